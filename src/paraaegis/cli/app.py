@@ -1,0 +1,32 @@
+"""All commands, gathered."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from paraaegis.cli import run
+from paraaegis.version import __version__
+
+app = typer.Typer(
+    help="Federated learning whose updates travel partly under CKKS and partly under differential privacy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run", epilog="Example: paraaegis run configs/digits.toml --set protect.ratio=0.05")(run.run)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"paraaegis {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Options that belong to no command."""

@@ -1,0 +1,87 @@
+"""What a run shows while it goes: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from paraaegis.experiments.run import Result
+from paraaegis.protocol.state import Line
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1.2 MB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+def metrics_text(metrics: dict[str, float]) -> str:
+    """Accuracy in percent first, then what else was measured."""
+    shown = [f"{100 * metrics['accuracy']:.1f} %"] if "accuracy" in metrics else []
+    return "  ".join([*shown, *(f"{name} {value:.3f}" for name, value in metrics.items() if name != "accuracy")])
+
+
+def _line_text(line: Line) -> str:
+    parts = [metrics_text(line.metrics), f"{line.seconds.get('wall', 0):.1f} s"]
+    parts += [f"up {size(sum(line.bytes_up.values()))}", f"down {size(sum(line.bytes_down.values()))}"]
+    if not line.clients:
+        parts.append("aborted: too few clients")
+    elif line.dropped:
+        parts.append(f"without {', '.join(line.dropped)}")
+    return "  ".join(part for part in parts if part)
+
+
+@contextmanager
+def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Callable[[Line], None]]:
+    """A function that shows each round as it is done."""
+    console = Console(stderr=True) if quiet else Console()
+    if not console.is_terminal:
+        yield _plain(rounds, sys.stderr.write if quiet else sys.stdout.write)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[now]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(title, total=rounds, now="")
+        yield lambda line: progress.update(task, completed=line.round, now=_line_text(line))
+
+
+def _plain(rounds: int, write: Callable[[str], object]) -> Callable[[Line], None]:
+    started = time.monotonic()
+    first: list[int] = []
+
+    def show(line: Line) -> None:
+        first.append(line.round)
+        done = line.round - first[0] + 1
+        left = (time.monotonic() - started) / done * (rounds - line.round)
+        write(f"round {line.round}/{rounds}  {_line_text(line)}  left {left:.0f} s\n")
+        sys.stdout.flush()
+
+    return show
+
+
+def summary(result: Result) -> None:
+    """The result as a small table, and where it lies."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("method", result.method)
+    table.add_row("result", metrics_text(result.metrics))
+    table.add_row("time", f"{result.seconds:.1f} s for {result.rounds} rounds")
+    up, down = result.bytes_up / result.rounds, result.bytes_down / result.rounds
+    table.add_row("bytes", f"{size(up)} up and {size(down)} down a round, all clients together")
+    table.add_row("folder", result.folder)
+    Console(soft_wrap=True).print(table)

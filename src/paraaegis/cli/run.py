@@ -1,0 +1,37 @@
+"""`paraaegis run`: one configuration, one run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paraaegis.config import load_config, make_config
+
+
+def run(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file; without it, every default.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key, such as protect.ratio=0.05.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/METHOD-DIGEST.")] = None,
+    fresh: Annotated[bool, typer.Option(help="Start over instead of going on.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Run one configuration, or go on with it where it stopped."""
+    chosen = load_config(config, settings or []) if config else make_config({}, settings or [])
+    folder = out or Path("runs") / f"{chosen.protect.method}-{chosen.digest()[:8]}"
+
+    from paraaegis.cli.display import shown_rounds, summary
+    from paraaegis.experiments.run import run as carry_out
+
+    with shown_rounds(chosen.federation.rounds, chosen.protect.method, quiet=as_json) as show:
+        result = carry_out(chosen, folder, fresh, show)
+    if as_json:
+        import msgspec
+
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n")
+    else:
+        summary(result)

@@ -1,0 +1,41 @@
+"""The secret order of a round: a permutation that all clients draw alike and the server cannot.
+
+Everything that the server sees of positions is in this order. It is the paper's "encrypted indices, counted as
+unique ciphertexts": equal indices meet at equal positions, at one bit an index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paraaegis.crypto.keys import derive, tag
+from paraaegis.crypto.streams import keyed
+from paraaegis.types import Order
+
+_SAMPLED = 4096  # entries of an order that enter its fingerprint
+
+
+def secret_order(vote_key: bytes, version: int, run: str, number: int, attempt: int, length: int) -> Order:
+    """order[position] = parameter index, for one round and attempt of one run."""
+    key = derive(vote_key, "order", version, run, number, attempt, length=16)
+    order = np.arange(length, dtype=np.int64)
+    keyed(key).shuffle(order)
+    return order
+
+
+def fingerprint(vote_key: bytes, run: str, number: int, attempt: int, order: Order | None, model: bytes) -> str:
+    """A keyed fingerprint of the order (where one was drawn) and of the model's digest, as hex.
+
+    Equal at every client that may be mixed with this one; without the key it tells nothing of either.
+    """
+    sample = b"" if order is None else order[:: max(1, order.size // _SAMPLED)].tobytes()
+    return tag(derive(vote_key, "fingerprint", run, number, attempt), sample, model).hex()
+
+
+def digest(array: NDArray[Any]) -> bytes:
+    """A 32-byte digest of exact bits, as of a model."""
+    return hashlib.sha256(np.ascontiguousarray(array).data).digest()

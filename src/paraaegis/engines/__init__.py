@@ -1,0 +1,1 @@
+"""Carriers of messages between the two halves of the protocol."""

@@ -1,0 +1,57 @@
+"""Everything this package raises on purpose.
+
+    ParaAegisError
+    ├── ConfigError        a configuration that cannot be run: unknown key, impossible value, contradiction
+    ├── DataError          a data set that is missing, broken or too small
+    ├── UpdateError        an update that must not be sent: not finite, wrong length, out of range
+    ├── CryptoError        bytes that are not what this key and profile made
+    │   └── KeyFileError   a key file that is missing, readable by others or damaged
+    ├── PrivacyError       a guarantee that cannot be given, or a budget that is spent
+    ├── ProtocolError      a message that does not belong here: version, run, round, phase, length, method
+    │   └── DriftError     clients whose order or model differ
+    └── RunError           a run folder that belongs to another configuration or is damaged
+
+Each message says what came, what is allowed and, where it helps, what to do.
+"""
+
+from __future__ import annotations
+
+
+class ParaAegisError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigError(ParaAegisError):
+    """A configuration that cannot be run."""
+
+
+class DataError(ParaAegisError):
+    """A data set that is missing, broken or too small."""
+
+
+class UpdateError(ParaAegisError):
+    """An update that must not be sent."""
+
+
+class CryptoError(ParaAegisError):
+    """Bytes that are not what this key and profile made."""
+
+
+class KeyFileError(CryptoError):
+    """A key file that is missing, readable by others or damaged."""
+
+
+class PrivacyError(ParaAegisError):
+    """A guarantee that cannot be given, or a budget that is spent."""
+
+
+class ProtocolError(ParaAegisError):
+    """A message that does not belong here."""
+
+
+class DriftError(ProtocolError):
+    """Clients whose secret order or model differ, so that their values must not be mixed."""
+
+
+class RunError(ParaAegisError):
+    """A run folder that belongs to another configuration or is damaged."""

@@ -1,0 +1,1 @@
+"""Runs, and what is made of their folders."""

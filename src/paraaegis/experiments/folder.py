@@ -1,0 +1,168 @@
+"""A run's folder: the resolved configuration, one JSON line a round, the checkpoint, the model, the result.
+
+    config.toml       what was run, every default filled in
+    rounds.jsonl      one line a round
+    checkpoint.npz    what a resumed run needs; removed when the run is complete
+    keys              the clients' secrets while the run goes on, readable by its owner alone
+    model.pt          the final model, for plain torch
+    result.json       the summary; its presence says that the run is complete
+
+Everything but the lines is written beside its place and moved there, so that a kill at any time leaves it whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+import tomli_w
+
+from paraaegis.config import Config, load_config
+from paraaegis.errors import ParaAegisError, RunError
+from paraaegis.protocol.state import ClientState, Line, ServerState, decode_state, encode_state
+from paraaegis.types import Arrays
+
+
+class RunFolder:
+    """One run's files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.lines = path / "rounds.jsonl"
+        self.checkpoint = path / "checkpoint.npz"
+        self.keys = path / "keys"
+        self.model = path / "model.pt"
+        self.result = path / "result.json"
+
+    @contextmanager
+    def claimed(self, config: Config, fresh: bool) -> Iterator[None]:
+        """Hold the folder for one run of this configuration; refuses another's or another process's."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise RunError(
+                    f"another process is running in {self.path}; wait for it or choose another --out"
+                ) from error
+            self._check(config, fresh)
+            yield
+
+    def _check(self, config: Config, fresh: bool) -> None:
+        ours = {self.config, self.lines, self.checkpoint, self.keys, self.model, self.result}
+        if fresh:
+            for path in ours:
+                path.unlink(missing_ok=True)
+        elif self.config.exists():
+            self._same(config)
+            return
+        elif foreign := sorted(
+            p.name for p in self.path.iterdir() if p.name != ".lock" and not p.name.endswith(".partial")
+        ):
+            raise RunError(
+                f"{self.path} is not a run's folder: it holds {', '.join(foreign[:5])}; choose another --out"
+            )
+        content = tomli_w.dumps(msgspec.to_builtins(config))
+        write_whole(self.config, lambda file: file.write(content.encode()))
+
+    def _same(self, config: Config) -> None:
+        try:
+            found = load_config(self.config)
+        except ParaAegisError as error:
+            raise RunError(f"{self.config} cannot be read ({error}); --fresh starts over") from error
+        differing = list(_differences(msgspec.to_builtins(found), msgspec.to_builtins(config)))
+        differing = [text for text in differing if not text.startswith("engine.")]
+        if differing:
+            raise RunError(f"{self.path} holds a run of another configuration: {'; '.join(differing)}; "
+                           "choose another --out, or --fresh to start over")  # fmt: skip
+
+    def append(self, line: Line) -> None:
+        """Write one round down."""
+        with self.lines.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+
+    def read_lines(self) -> list[Line]:
+        """The rounds so far; a last line cut off by a kill is left out."""
+        if not self.lines.exists():
+            return []
+        whole = self.lines.read_bytes().split(b"\n")[:-1]
+        try:
+            return [msgspec.json.decode(line, type=Line) for line in whole]
+        except msgspec.DecodeError as error:
+            raise RunError(f"{self.lines} is damaged: {error}; --fresh starts over") from error
+
+    def save(self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]]) -> None:
+        """Checkpoint the server, and each client with its learner's state."""
+        arrays: Arrays = {"server": np.frombuffer(encode_state(server), dtype=np.uint8)}
+        for name, (state, learner) in clients.items():
+            arrays |= {f"{name}/state/{key}": value for key, value in state.to_arrays().items()}
+            arrays |= {f"{name}/learner/{key}": value for key, value in learner.items()}
+        write_whole(self.checkpoint, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+    def restore(self) -> tuple[ServerState, dict[str, tuple[ClientState, Arrays]]] | None:
+        """What `save` saved last, with the lines written after it taken back; None before the first checkpoint."""
+        if not self.checkpoint.exists():
+            self.lines.unlink(missing_ok=True)
+            return None
+        found: dict[str, dict[str, Arrays]] = {}
+        try:
+            with np.load(self.checkpoint, allow_pickle=False) as stored:
+                server = decode_state(stored["server"].tobytes())
+                for key in stored.files:
+                    if key != "server":
+                        client, part, name = key.split("/", 2)
+                        found.setdefault(client, {"state": {}, "learner": {}})[part][name] = stored[key]
+        except (OSError, ValueError, KeyError) as error:
+            raise RunError(f"{self.checkpoint} is damaged: {error}; --fresh starts over") from error
+        self._take_back(server.lines)
+        return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in found.items()}
+
+    def _take_back(self, count: int) -> None:
+        lines = self.read_lines()
+        if len(lines) < count:
+            raise RunError(f"{self.lines} holds {len(lines)} rounds, its checkpoint {count}; --fresh starts over")
+        write_whole(
+            self.lines, lambda file: file.writelines(msgspec.json.encode(line) + b"\n" for line in lines[:count])
+        )
+
+    def complete(self, result: Mapping[str, Any]) -> None:
+        """Write the result, then remove what only an unfinished run needs."""
+        write_whole(self.result, lambda file: file.write(json.dumps(result, indent=2).encode() + b"\n"))
+        self.checkpoint.unlink(missing_ok=True)
+        self.keys.unlink(missing_ok=True)
+
+    def read_result(self) -> dict[str, Any] | None:
+        """The result of a complete run."""
+        if not self.result.exists():
+            return None
+        try:
+            result: dict[str, Any] = json.loads(self.result.read_bytes())
+        except ValueError as error:
+            raise RunError(f"{self.result} is damaged: {error}; --fresh starts over") from error
+        return result
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file beside its place, then move it there: it is whole or not there."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted(old.keys() | new.keys()):
+            yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+    elif old != new:
+        yield f"{key} was {old!r}, now {new!r}"

@@ -1,0 +1,73 @@
+"""Torch learners for an experiment: the data shared out, one model and optimiser a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paraaegis.config import Config
+from paraaegis.errors import ConfigError
+from paraaegis.experiments.wire import resolve
+from paraaegis.learn import data, models, train
+from paraaegis.learn.split import split
+from paraaegis.learn.threads import use_one_thread
+from paraaegis.seeds import Purpose, stream
+from paraaegis.types import Learner, Vector
+
+LEAST = 10  # samples that a split gives every client where the configuration does not say
+
+
+@dataclass(frozen=True)
+class Classroom:
+    """The clients' learners, the configuration that their data completes, and what is needed to keep the model."""
+
+    config: Config
+    learners: dict[str, Learner]
+    dataset: data.Dataset
+
+    def save_model(self, path: Path, weights: Vector) -> None:
+        """Write the model so that plain torch loads it."""
+        model = self.config.model.name
+        train.save_model(path, model, self.dataset.shape, self.dataset.classes, weights)
+
+
+def make_classroom(config: Config) -> Classroom:
+    """Load and share out the data, build a learner a client. The first client also holds the test set."""
+    if config.model.name not in models.MODELS:
+        raise ConfigError(f"model.name must be one of {', '.join(models.MODELS)}, got {config.model.name!r}")
+    dataset = data.load(config.data.name, Path(config.data.folder) if config.data.folder else None)
+    shares = split(
+        dataset.train_labels,
+        config.federation.clients,
+        config.data.split,
+        config.data.alpha,
+        config.federation.min_samples or LEAST,
+        stream(config.seed, Purpose.SPLIT),
+    )
+    use_one_thread()
+    learners: dict[str, Learner] = {}
+    for index, rows in enumerate(shares):
+        learners[f"client-{index}"] = train.TorchLearner(
+            model=models.build(config.model.name, dataset.shape, dataset.classes, config.seed),
+            images=dataset.train_images[rows],
+            labels=dataset.train_labels[rows],
+            test=(dataset.test_images, dataset.test_labels) if index == 0 else None,
+            epochs=config.train.epochs,
+            batch=config.train.batch,
+            optimizer=config.train.optimizer,
+            lr=config.train.lr,
+            momentum=config.train.momentum,
+            augment=dataset.augment,
+            mean=dataset.mean,
+            std=dataset.std,
+            batches=_batches(config.seed, index),
+            device=train.default_device() if config.engine.device == "auto" else config.engine.device,
+        )
+    return Classroom(resolve(config, [len(rows) for rows in shares]), learners, dataset)
+
+
+def _batches(seed: int, client: int) -> Callable[[int], np.random.Generator]:
+    return lambda number: stream(seed, Purpose.BATCHES, client, number)

@@ -1,0 +1,130 @@
+"""One run: prepared, carried out by the local engine, written down as it goes, resumed where it stopped."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paraaegis.config import Config
+from paraaegis.crypto.keys import load_keys, save_keys
+from paraaegis.engines.local import LocalEngine
+from paraaegis.errors import ConfigError
+from paraaegis.experiments.folder import RunFolder
+from paraaegis.experiments.wire import make_keys, resolve, wire
+from paraaegis.methods import find_method
+from paraaegis.protocol.desk import Desk
+from paraaegis.protocol.state import Line, ServerState
+from paraaegis.types import Learner, Vector
+
+OnLine = Callable[[Line], None]
+SaveModel = Callable[[Path, Vector], None]
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """A run in short. Seconds and bytes are those of all rounds; `metrics` are the final model's."""
+
+    method: str
+    rounds: int
+    metrics: dict[str, float]
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    folder: str
+    machine: dict[str, str] = {}
+
+
+def run(config: Config, out: Path, fresh: bool = False, on_line: OnLine = lambda _: None) -> Result:
+    """Run a configuration on its data set, or go on with it, in the folder `out`."""
+    find_method(config.protect.method)
+    from paraaegis.experiments.learners import make_classroom
+
+    classroom = make_classroom(config)
+    return _run(classroom.config, classroom.learners, out, fresh, on_line, classroom.save_model)
+
+
+def federate(
+    config: Config, learners: Mapping[str, Learner], out: Path, fresh: bool = False, on_line: OnLine = lambda _: None
+) -> Result:
+    """Run a configuration with learners of your own, one a client; its tables data, model and train are not used."""
+    if len(learners) != config.federation.clients:
+        raise ConfigError(f"federation.clients is {config.federation.clients}, got {len(learners)} learners")
+    resolved = resolve(config, [learner.samples for learner in learners.values()])
+    return _run(resolved, learners, out, fresh, on_line, None)
+
+
+def _run(
+    config: Config,
+    learners: Mapping[str, Learner],
+    out: Path,
+    fresh: bool,
+    on_line: OnLine,
+    save_model: SaveModel | None,
+) -> Result:
+    folder = RunFolder(out)
+    with folder.claimed(config, fresh):
+        if (done := folder.read_result()) is not None:
+            return msgspec.convert(done, Result)
+        weights = _carry_out(config, learners, folder, on_line)
+        if save_model is not None:
+            save_model(folder.model, weights)
+        result = summarise(config, folder)
+        folder.complete(msgspec.to_builtins(result))
+        return result
+
+
+def _carry_out(config: Config, learners: Mapping[str, Learner], folder: RunFolder, on_line: OnLine) -> Vector:
+    """Run what is left; the final model."""
+    stored = folder.restore()
+    if stored is None or not folder.keys.exists():
+        save_keys(folder.keys, make_keys(config))
+    evaluator = next(iter(learners))
+    wired = wire(config, learners, load_keys(folder.keys), evaluator)
+    server, clients = stored if stored is not None else (ServerState(), {})
+    for name, (_, arrays) in clients.items():
+        learners[name].load(arrays)
+    engine = LocalEngine(wired.silos, {name: state for name, (state, _) in clients.items()}, config.engine.workers)
+
+    def keep_line(line: Line) -> None:
+        folder.append(line)
+        on_line(line)
+
+    def keep_state(state: ServerState) -> None:
+        if state.number % config.engine.checkpoint == 0 or state.number == config.federation.rounds:
+            folder.save(state, {name: (engine.states[name], learners[name].state()) for name in learners})
+
+    for line in folder.read_lines():
+        on_line(line)
+    engine.run(Desk(wired.plan, wired.server, server), keep_line, keep_state)
+    return engine.states[evaluator].weights
+
+
+def summarise(config: Config, folder: RunFolder) -> Result:
+    """The result of a run whose lines are all written."""
+    lines = folder.read_lines()
+    return Result(
+        method=config.protect.method,
+        rounds=len(lines),
+        metrics=lines[-1].metrics,
+        seconds=sum(line.seconds.get("wall", 0.0) for line in lines),
+        bytes_up=sum(sum(line.bytes_up.values()) for line in lines),
+        bytes_down=sum(sum(line.bytes_down.values()) for line in lines),
+        folder=str(folder.path),
+        machine=machine(),
+    )
+
+
+def machine() -> dict[str, Any]:
+    """Where a result was made."""
+    packages = ("paraaegis", "numpy", "torch", "tenseal")
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "cores": str(os.cpu_count()),
+        **{name: version(name) for name in packages},
+    }

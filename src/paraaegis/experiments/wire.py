@@ -1,0 +1,98 @@
+"""From a configuration to the two halves of a run: the only place where learning and protocol meet."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from paraaegis.config import Config
+from paraaegis.crypto.ckks import new_key, profile
+from paraaegis.crypto.keys import FederationKeys, derive, new_vote_key
+from paraaegis.crypto.streams import system
+from paraaegis.methods import Materials, find_method
+from paraaegis.protocol.combine import ServerHalf
+from paraaegis.protocol.once import Once
+from paraaegis.protocol.plan import Plan
+from paraaegis.protocol.schedule import Schedule
+from paraaegis.protocol.silo import Draw, Silo
+from paraaegis.seeds import Purpose, stream
+from paraaegis.types import Learner
+
+
+@dataclass(frozen=True)
+class Wired:
+    """A run that is ready to go."""
+
+    plan: Plan
+    server: ServerHalf
+    silos: dict[str, Silo]
+
+
+def resolve(config: Config, samples: list[int]) -> Config:
+    """Fill in what depends on the data: the quorum and the smallest data size."""
+    federation = config.federation
+    quorum = federation.quorum or math.ceil(0.8 * config.sampled)
+    least = federation.min_samples or min(samples)
+    federation = msgspec.structs.replace(federation, quorum=quorum, min_samples=least)
+    return msgspec.structs.replace(config, federation=federation)
+
+
+def make_keys(config: Config) -> FederationKeys:
+    """The clients' secrets: fresh ones, or for a seeded simulation a vote key that can be drawn again."""
+    seeded = hashlib.sha256(config.seed.to_bytes(8, "little")).digest()
+    vote = derive(seeded, "simulated vote key") if config.privacy.noise == "seeded" else new_vote_key()
+    ckks = new_key(profile(config.protect.profile)) if find_method(config.protect.method).encrypts else b""
+    return FederationKeys(vote, ckks, config.protect.profile)
+
+
+def wire(config: Config, learners: Mapping[str, Learner], keys: FederationKeys, evaluator: str) -> Wired:
+    """Both halves of a run of a resolved configuration."""
+    method = find_method(config.protect.method)
+    clients = tuple(learners)
+    plan = Plan(
+        run=config.digest()[:16],
+        config=config.digest(),
+        method=config.protect.method,
+        length=_length(learners),
+        rounds=config.federation.rounds,
+        clients=clients,
+        sampled=config.sampled,
+        quorum=config.federation.quorum,
+        uniform=config.federation.weights == "uniform",
+        min_samples=config.federation.min_samples,
+        schedule=Schedule(config.protect.ratio, config.protect.decay),
+        strategy=config.protect.strategy,
+        history=config.federation.history,
+        seed=config.seed,
+        evaluators=(evaluator,),
+    )
+    half, once = method.client(Materials(config, keys)), Once()
+    silos = {
+        name: Silo(
+            name=name,
+            plan=plan,
+            half=half,
+            learner=learner,
+            vote_key=keys.vote,
+            noise=_draw(config, Purpose.NOISE, index),
+            votes=_draw(config, Purpose.SELECT, index),
+            once=once,
+        )
+        for index, (name, learner) in enumerate(learners.items())
+    }
+    return Wired(plan, method.server(profile(config.protect.profile)), silos)
+
+
+def _length(learners: Mapping[str, Learner]) -> int:
+    return int(next(iter(learners.values())).initial().size)
+
+
+def _draw(config: Config, purpose: Purpose, client: int) -> Draw:
+    """Streams that can be replayed for a simulation, fresh secret ones otherwise."""
+    if config.privacy.noise == "seeded":
+        return lambda number: stream(config.seed, purpose, client, number)
+    return lambda _: system()

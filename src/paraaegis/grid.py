@@ -1,0 +1,73 @@
+"""Numbers on a grid, so that sums are exact in any order and under any protection.
+
+A value is sent as a whole number of steps of 2^-22. Integers add exactly; a CKKS sum comes back to the same
+integer once rounded. What engine, order of arrival or encryption randomness did leaves no trace in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paraaegis.errors import CryptoError, UpdateError
+from paraaegis.types import Blob, Grid
+
+STEP = 2.0**-22
+LIMIT = 2.0**31  # 2^53 steps: beyond it a float64 cannot tell neighbouring steps apart
+CHUNK = 1 << 18  # values in one chunk of a grid payload
+
+
+def to_grid(values: NDArray[np.floating]) -> Grid:
+    """Round to whole steps. Refuses what is not finite or beyond ±2^31."""
+    steps = np.multiply(values, 1.0 / STEP, dtype=np.float64)
+    if not np.isfinite(steps).all():
+        raise UpdateError("an update must be finite, got NaN or infinity; lower the learning rate or clip")
+    if steps.size and max(steps.max(), -steps.min()) > LIMIT / STEP:
+        peak = np.abs(steps).max() * STEP
+        raise UpdateError(f"an update's values must lie within ±{LIMIT:.0f}, got {peak:.3g}")
+    rounded: Grid = np.rint(steps, out=steps).astype(np.int64)
+    return rounded
+
+
+def from_grid(steps: Grid) -> NDArray[np.float64]:
+    """The values of whole steps."""
+    return np.multiply(steps, STEP, dtype=np.float64)
+
+
+def pack_grid(steps: Grid) -> tuple[Blob, ...]:
+    """Steps as bytes: 4 a value in each chunk where they fit, else 8. Little-endian."""
+    return tuple(_pack_chunk(steps[start : start + CHUNK]) for start in range(0, steps.size, CHUNK))
+
+
+def _pack_chunk(steps: Grid) -> Blob:
+    bound = np.iinfo(np.int32).max
+    small = steps.max() <= bound and steps.min() >= -bound
+    return Blob(steps.astype("<i4" if small else "<i8").data)
+
+
+def chunk_counts(length: int, chunk: int) -> list[int]:
+    """How many values each chunk of a vector holds."""
+    return [min(chunk, length - start) for start in range(0, length, chunk)]
+
+
+def iterate_grid(chunks: Sequence[Blob], length: int) -> Iterator[tuple[slice, NDArray[np.signedinteger]]]:
+    """Each chunk's place and steps. Missing, surplus or cut chunks are refused before the first is given out."""
+    counts = chunk_counts(length, CHUNK)
+    if len(chunks) != len(counts):
+        raise CryptoError(f"{length} grid values come in {len(counts)} chunks, got {len(chunks)}")
+    for blob, count in zip(chunks, counts, strict=True):
+        if len(blob) not in (4 * count, 8 * count):
+            raise CryptoError(f"{count} grid values have {4 * count} or {8 * count} bytes, got {len(blob)}")
+    for index, (blob, count) in enumerate(zip(chunks, counts, strict=True)):
+        width = "<i4" if len(blob) == 4 * count else "<i8"
+        yield slice(index * CHUNK, index * CHUNK + count), np.frombuffer(blob.view, dtype=width)
+
+
+def unpack_grid(chunks: Sequence[Blob], length: int) -> Grid:
+    """The steps that `pack_grid` packed."""
+    steps = np.empty(length, dtype=np.int64)
+    for where, part in iterate_grid(chunks, length):
+        steps[where] = part
+    return steps

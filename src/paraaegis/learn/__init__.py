@@ -1,0 +1,1 @@
+"""Data, models and local training. torch lives here, and only here."""

@@ -1,0 +1,33 @@
+"""Random crops and flips of a whole batch, in one resampling."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 — torch's own custom
+from torch import Tensor
+
+AREA = (0.35, 1.0)  # of the image that a crop keeps
+RATIO = (3 / 4, 4 / 3)  # width to height of a crop
+
+
+def crop_and_flip(images: Tensor, rng: np.random.Generator) -> Tensor:
+    """Crop each image (n, c, h, w) at random, bring it back to its size, mirror every other one."""
+    theta = torch.from_numpy(_draw(len(images), rng)).to(images.device)
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def _draw(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw one 2×3 matrix an image, from output to input coordinates, both in -1..1."""
+    area, ratio, across, down, flip = rng.random((5, count))
+    area = AREA[0] + area * (AREA[1] - AREA[0])
+    ratio = np.exp(np.log(RATIO[0]) + ratio * np.log(RATIO[1] / RATIO[0]))
+    width = np.minimum(np.sqrt(area * ratio), 1)
+    height = np.minimum(np.sqrt(area / ratio), 1)
+    theta = np.zeros((count, 2, 3), dtype=np.float32)
+    theta[:, 0, 0] = np.where(flip < 0.5, -width, width)
+    theta[:, 0, 2] = (2 * across - 1) * (1 - width)
+    theta[:, 1, 1] = height
+    theta[:, 1, 2] = (2 * down - 1) * (1 - height)
+    return theta

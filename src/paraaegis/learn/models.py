@@ -1,0 +1,141 @@
+"""The models by name. Inputs are (batch, channels, height, width), outputs are logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paraaegis.errors import ConfigError
+from paraaegis.seeds import Purpose, stream
+
+Shape: TypeAlias = tuple[int, int, int]  # height, width and channels of an image
+SMALLEST = 8  # pixels a side
+
+
+def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
+    """Build the model `name` for images of `shape`, with the weights that belong to `seed`.
+
+    numpy draws them, uniformly: torch's normal deviates may differ in their last bits between processors, and
+    silos must all start from the same model. torch's own generator is neither used nor moved.
+    """
+    if name not in MODELS:
+        raise ConfigError(f"model.name must be one of {', '.join(MODELS)}, got {name!r}")
+    if min(shape[:2]) < SMALLEST:
+        raise ConfigError(f"{name} needs images of at least {SMALLEST}×{SMALLEST} pixels, got {shape[0]}×{shape[1]}")
+    with torch.device("meta"):  # no memory yet, so that torch has nothing to initialise
+        model = MODELS[name](shape, classes)
+    model.to_empty(device="cpu")
+    _initialise(model, stream(seed, Purpose.MODEL))
+    return model
+
+
+def _initialise(model: nn.Module, rng: np.random.Generator) -> None:
+    """Give convolutions He's variance 2/fan_out, linear layers torch's default, BatchNorm the identity."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.out_channels * math.prod(module.kernel_size)
+            _uniform(module.weight, math.sqrt(6 / fan_out), rng)
+            _uniform(module.bias, 0.0, rng)
+        elif isinstance(module, nn.Linear):
+            _uniform(module.weight, 1 / math.sqrt(module.in_features), rng)
+            _uniform(module.bias, 1 / math.sqrt(module.in_features), rng)
+        elif isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()
+
+
+@torch.no_grad()
+def _uniform(weights: Tensor | None, bound: float, rng: np.random.Generator) -> None:
+    if weights is not None:
+        draws = rng.random(weights.shape, dtype=np.float32)
+        weights.copy_(torch.from_numpy((draws * 2 - 1) * np.float32(bound)))
+
+
+def mlp(shape: Shape, classes: int) -> nn.Module:
+    """Lay out one hidden layer of 128, without BatchNorm."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 128), nn.ReLU(), nn.Linear(128, classes))
+
+
+def cnn(shape: Shape, classes: int) -> nn.Module:
+    """Lay out convolutions of 32 and 64 channels with BatchNorm, then 128 hidden units.
+
+    The last maps are averaged to 4×4 whatever the image's size (8×8 images have them at 4×4 already).
+    """
+    return nn.Sequential(
+        nn.Conv2d(shape[2], 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(64 * 4 * 4, 128),
+        nn.ReLU(),
+        nn.Linear(128, classes),
+    )
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions beside a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(inputs, outputs, 3, stride)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = _conv(outputs, outputs, 3, 1)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = (
+            nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs)) if stride > 1 else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the shortcut, brought to the same shape, to what the convolutions make."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = self.relu(self.bn1(self.conv1(x)))
+        x = self.bn2(self.conv2(x))
+        x += shortcut
+        out: Tensor = self.relu(x)
+        return out
+
+
+class ResNet18(nn.Module):
+    """He et al. 2016, under torchvision's names, so that weights made for either load in the other."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(channels, 64, 7, 2)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
+        self.layer1 = nn.Sequential(Block(64, 64, 1), Block(64, 64, 1))
+        self.layer2 = nn.Sequential(Block(64, 128, 2), Block(128, 128, 1))
+        self.layer3 = nn.Sequential(Block(128, 256, 2), Block(256, 256, 1))
+        self.layer4 = nn.Sequential(Block(256, 512, 2), Block(512, 512, 1))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the logits of a batch of images."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        logits: Tensor = self.fc(self.avgpool(x).flatten(1))
+        return logits
+
+
+def resnet18(shape: Shape, classes: int) -> nn.Module:
+    """Lay out ResNet-18 as for ImageNet; its last maps are averaged to one, whatever the image's size."""
+    return ResNet18(shape[2], classes)
+
+
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet18": resnet18}

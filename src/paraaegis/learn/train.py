@@ -1,0 +1,179 @@
+"""Local training with torch: the `Learner` of one client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 — torch's own custom
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from paraaegis.errors import ConfigError, DataError
+from paraaegis.learn.augment import crop_and_flip
+from paraaegis.learn.optimizer import make_optimizer, remember, restore
+from paraaegis.learn.vector import check_length, floats, from_vector, save_model, to_vector
+from paraaegis.types import Arrays, Metrics, Vector
+
+__all__ = ["TorchLearner", "default_device", "from_vector", "save_model", "to_vector"]
+
+TEST_BATCH = 200  # 500 photographs of 128 pixels take ResNet-18 gigabytes, and no less time
+
+
+def default_device() -> str:
+    """Choose `cuda` where torch can use it, else `cpu`."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class TorchLearner:
+    """A model, a shard of the data and an optimiser whose state lasts from round to round.
+
+    Images are uint8 (n, height, width, channels), normalised when used by `mean` and `std` of each channel
+    (pixels in 0..1). `momentum` is SGD's, or Adam's β1. `batches(number)` gives the generator of round
+    `number`, the only source of randomness. `test` is what `evaluate` measures on, if anything.
+
+    A last batch of a single sample is left out of an epoch: BatchNorm knows no variance of one value.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        images: NDArray[np.uint8],
+        labels: NDArray[np.int64],
+        test: tuple[NDArray[np.uint8], NDArray[np.int64]] | None,
+        epochs: int,
+        batch: int,
+        optimizer: str,
+        lr: float,
+        momentum: float,
+        weight_decay: float = 0.0,
+        augment: bool,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        batches: Callable[[int], np.random.Generator],
+        device: str,
+    ) -> None:
+        if not len(images) or len(images) != len(labels):
+            raise DataError(f"a client needs samples and a label for each, got {len(images)} and {len(labels)}")
+        if epochs < 1 or batch < 1:
+            raise ConfigError(f"train.epochs and train.batch must be at least 1, got {epochs} and {batch}")
+        self._device = _device(device)
+        self._model = model.to(self._device)
+        # The layout that the images have already; on a CPU it makes convolutions a third faster.
+        self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._optimizer = make_optimizer(optimizer, self._model, lr, momentum, weight_decay)
+        self._optimizer_name = optimizer
+        self._initial = to_vector(self._model)
+        self._variances = _variances(self._model)
+        self._images, self._labels = self._place(images, labels)
+        self._test = None if test is None else self._place(*test)
+        self._epochs, self._batch, self._augment, self._batches = epochs, batch, augment, batches
+        self._scale = self._channels(1 / (255 * np.array(std)))
+        self._shift = self._channels(-np.array(mean) / np.array(std))
+
+    @property
+    def samples(self) -> int:
+        """The number of training samples."""
+        return len(self._labels)
+
+    def initial(self) -> Vector:
+        """Return the model as it was built."""
+        return self._initial.copy()
+
+    def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
+        """Run all epochs of round `number` from `weights`; return the new model and the mean `loss`."""
+        from_vector(self._model, weights)
+        self._model.train()
+        rng = self._batches(number)
+        total, seen = torch.zeros((), dtype=torch.float64, device=self._device), 0
+        for rows in self._rows(rng):
+            total += self._step(rows, rng) * len(rows)
+            seen += len(rows)
+        self._optimizer.zero_grad()  # gradients would only hold memory until the next round
+        return to_vector(self._model), {"loss": total.item() / seen}
+
+    def apply(self, weights: Vector, delta: Vector) -> Vector:
+        """Add `delta` to `weights`, with BatchNorm's variances kept from falling below zero.
+
+        Noise can push `running_var` there. Zero is enough of a floor, since BatchNorm adds its own ε before
+        the root; a higher one would change models that never met noise.
+        """
+        check_length(weights, self._initial.size)
+        check_length(delta, self._initial.size)
+        model: Vector = np.add(weights, delta, dtype=np.float32)
+        for where in self._variances:
+            np.maximum(model[where], 0, out=model[where])
+        return model
+
+    def evaluate(self, weights: Vector) -> Metrics:
+        """Measure `accuracy` (0..1) and mean `loss` on the test set; nothing where there is none."""
+        if self._test is None:
+            return {}
+        from_vector(self._model, weights)
+        self._model.eval()
+        right, loss = 0.0, 0.0
+        for images, labels in zip(*(torch.split(part, TEST_BATCH) for part in self._test), strict=True):
+            with torch.inference_mode():
+                logits = self._model(self._normal(images))
+                right += (logits.argmax(1) == labels).sum().item()
+                loss += F.cross_entropy(logits, labels, reduction="sum").item()
+        count = len(self._test[1])
+        return {"accuracy": right / count, "loss": loss / count}
+
+    def state(self) -> Arrays:
+        """Copy the optimiser's state and the model's integer buffers."""
+        return remember(self._model, self._optimizer)
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up a state that `state` returned; refused whole if it does not fit."""
+        restore(self._model, self._optimizer, self._optimizer_name, state)
+
+    def _rows(self, rng: np.random.Generator) -> Iterator[Tensor]:
+        """Draw the sample indices of each batch of a round."""
+        lonely = self._batch > 1 and self.samples > self._batch and self.samples % self._batch == 1
+        for _ in range(self._epochs):
+            order = rng.permutation(self.samples)[: self.samples - lonely]
+            yield from torch.split(torch.from_numpy(order).to(self._device), self._batch)
+
+    def _step(self, rows: Tensor, rng: np.random.Generator) -> Tensor:
+        images = self._normal(self._images[rows])
+        if self._augment:
+            images = crop_and_flip(images, rng)
+        loss = F.cross_entropy(self._model(images), self._labels[rows])
+        self._optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        self._optimizer.step()
+        return loss.detach()
+
+    def _normal(self, images: Tensor) -> Tensor:
+        """Turn uint8 NHWC into normalised float32 NCHW."""
+        return images.permute(0, 3, 1, 2).float().mul_(self._scale).add_(self._shift)
+
+    def _channels(self, values: NDArray[np.float64]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=self._device).view(1, -1, 1, 1)
+
+    def _place(self, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        # torch warns of read-only arrays, such as a mapped data set, so those are copied.
+        writable = np.require(images, np.uint8, ["C", "W"]), np.require(labels, np.int64, ["C", "W"])
+        first, second = (torch.from_numpy(array).to(self._device) for array in writable)
+        return first, second
+
+
+def _device(name: str) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {name!r} was asked for, but torch finds no CUDA here; use 'cpu'")
+    return device
+
+
+def _variances(model: nn.Module) -> list[slice]:
+    """Find where the vector holds BatchNorm's running variances."""
+    slices, start = [], 0
+    for name, tensor in floats(model).items():
+        if name.endswith("running_var"):
+            slices.append(slice(start, start + tensor.numel()))
+        start += tensor.numel()
+    return slices

@@ -1,0 +1,72 @@
+"""A model as one vector, and back; and as a file that plain torch reads.
+
+The vector holds the floating-point entries of `state_dict` (parameters and BatchNorm's running statistics) in
+that order. Integer buffers, such as BatchNorm's count of batches, mean nothing to others and stay local.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paraaegis.errors import UpdateError
+from paraaegis.learn.models import Shape, build
+from paraaegis.types import Vector
+
+
+def floats(model: nn.Module) -> dict[str, Tensor]:
+    """List the tensors that make up the vector. They share the model's memory."""
+    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+
+
+def integers(model: nn.Module) -> dict[str, Tensor]:
+    """List the tensors that stay local. They share the model's memory."""
+    return {name: tensor for name, tensor in model.state_dict().items() if not tensor.is_floating_point()}
+
+
+@torch.no_grad()
+def to_vector(model: nn.Module) -> Vector:
+    """Copy the model into one float32 vector."""
+    tensors = list(floats(model).values())
+    flat = torch.empty(sum(tensor.numel() for tensor in tensors), device=tensors[0].device)
+    for part, tensor in _pairs(flat, tensors):
+        part.copy_(tensor)
+    vector: Vector = flat.cpu().numpy()
+    return vector
+
+
+@torch.no_grad()
+def from_vector(model: nn.Module, vector: Vector) -> None:
+    """Write `vector` into the model."""
+    tensors = list(floats(model).values())
+    check_length(vector, sum(tensor.numel() for tensor in tensors))
+    # torch warns of read-only arrays, even where it only reads.
+    writable = np.require(vector, dtype=np.float32, requirements=["C", "W"])
+    for part, tensor in _pairs(torch.from_numpy(writable).to(tensors[0].device), tensors):
+        tensor.copy_(part)
+
+
+def _pairs(flat: Tensor, tensors: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pair each stretch of `flat`, in its tensor's shape, with the tensor."""
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return ((part.view(tensor.shape), tensor) for part, tensor in zip(parts, tensors, strict=True))
+
+
+def check_length(vector: Vector, length: int) -> None:
+    """Refuse a vector that does not belong to a model of `length` values."""
+    if vector.shape != (length,):
+        raise UpdateError(f"this model is a vector of {length} values, got shape {vector.shape}")
+
+
+def save_model(path: Path, model_name: str, shape: Shape, classes: int, weights: Vector) -> None:
+    """Write a `state_dict` for `build(...).load_state_dict(torch.load(path, weights_only=True))`."""
+    model = build(model_name, shape, classes, seed=0)
+    from_vector(model, weights)
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        torch.save(model.state_dict(), file)
+    Path(file.name).replace(path)

@@ -1,0 +1,1 @@
+"""Noise, its calibration and its accounting."""

@@ -1,0 +1,46 @@
+"""From a budget (ε, δ) to the noise that keeps it, and back.
+
+Two readings, never confused. `remark` is the paper's formula, whose sensitivity 2θ/min|D_i| is no bound on what one
+client can change. `tight` is exact accounting of Gaussian noise with sensitivity θ: what a reader of "client-level"
+expects.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
+
+from paraaegis.errors import PrivacyError
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """δ(ε; μ) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), exact for composed Gaussians of total μ."""
+    return float(ndtr(-epsilon / mu + mu / 2) - math.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2)))
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """The largest μ that (ε, δ) allows."""
+    if not (epsilon > 0 and 0 < delta < 1):
+        raise PrivacyError(f"a budget needs ε > 0 and δ in (0, 1), got ε = {epsilon}, δ = {delta}")
+    return float(brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-9, 1e4, xtol=1e-12, rtol=1e-12))
+
+
+def tight_multiplier(epsilon: float, delta: float, rounds: int) -> float:
+    """Noise over sensitivity in each of `rounds` equal releases: √T / μ*."""
+    return math.sqrt(rounds) / mu_of(epsilon, delta)
+
+
+def remark_multiplier(epsilon: float, delta: float, rounds: int, fraction: float = 1.0) -> float:
+    """Noise over sensitivity by the paper's Remark: √(2·q·T·ln(1/δ)) / ε."""
+    return math.sqrt(2 * fraction * rounds * math.log(1 / delta)) / epsilon
+
+
+def remark_sensitivity(clip: float, min_samples: int) -> float:
+    """The Remark's Δ = 2θ / min|D_i|.
+
+    It prints the minimum over clients of 2θ/|D_i|, which would be the largest data set's; its own final bound and
+    the work it follows use the smallest.
+    """
+    return 2 * clip / min_samples

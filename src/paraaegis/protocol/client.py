@@ -1,0 +1,172 @@
+"""A client as one step a message, over a state that can be put on disk in between: Idle → Voted → Sent → Idle.
+
+A client trusts its own configuration, not the server: it derives the number of votes and the noise itself and refuses
+what contradicts them. An error leaves the caller with the old state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
+from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.protocol import round as algorithm
+from paraaegis.protocol.messages import (
+    VERSION,
+    Aggregate,
+    Ballot,
+    Begin,
+    Elected,
+    Finish,
+    Hello,
+    Message,
+    Report,
+    Reported,
+    RollCall,
+    Upload,
+    expect,
+)
+from paraaegis.protocol.once import Stopwatch
+from paraaegis.protocol.silo import Silo
+from paraaegis.protocol.state import ClientState
+from paraaegis.protocol.voting import unpack_positions
+from paraaegis.types import Mask
+
+_TEST_ORDER = 1024  # values of the order whose fingerprint a Hello carries
+
+
+def start(silo: Silo) -> ClientState:
+    """The state before the first round."""
+    return ClientState(weights=silo.learner.initial())
+
+
+def step(silo: Silo, state: ClientState, message: Message) -> tuple[ClientState, Message]:
+    """Answer one message."""
+    match message:
+        case RollCall():
+            return state, _hello(silo, message)
+        case Begin():
+            return _begin(silo, state, message)
+        case Elected():
+            return _elected(silo, state, message)
+        case Finish():
+            return _finish(silo, state, message)
+    raise ProtocolError(f"a client does not answer {type(message).__name__}")
+
+
+def _hello(silo: Silo, message: RollCall) -> Hello:
+    plan, where = silo.plan, silo.plan.where(0)
+    expect(message, RollCall, where)
+    samples, least = silo.learner.samples, max(1, plan.min_samples)
+    if samples < least:
+        raise UpdateError(f"{silo.name} has {samples} samples; this federation's noise assumes at least {least}")
+    test = secret_order(silo.vote_key, VERSION, plan.run, 0, 0, _TEST_ORDER)
+    return Hello(
+        where=where,
+        config=plan.config,
+        model=digest(silo.learner.initial()).hex(),
+        samples=samples,
+        fingerprint=fingerprint(silo.vote_key, plan.run, 0, 0, test, b""),
+    )
+
+
+def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState, Message]:
+    number, attempt = message.where.number, message.where.attempt
+    where = silo.plan.where(number, attempt)
+    expect(message, Begin, where)
+    _check_begin(silo, state, message)
+    watch = Stopwatch()  # its dict is the report's: phases that follow are in it when the reply is packed
+    state = replace(state, total=message.total)
+    state, report = _catch_up(silo, state, message.aggregates, number - 1, watch)
+    if not message.train:
+        return state, Reported(where=where, report=report)
+    with watch("train"):
+        update = algorithm.train(silo, state, number)
+    state = replace(state, number=number, attempt=attempt, update=update)
+    if not silo.half.votes:
+        return _send(silo, state, None, report, watch)
+    with watch("vote"):
+        votes = algorithm.vote(silo, update, number, attempt)
+        mark = silo.fingerprint(number, attempt, state.weights)
+    ballot = Ballot(where=where, votes=votes, fingerprint=mark, report=report)
+    return replace(state, phase="voted"), ballot
+
+
+def _elected(silo: Silo, state: ClientState, message: Elected) -> tuple[ClientState, Message]:
+    if state.phase != "voted":
+        raise ProtocolError(f"Elected came while {silo.name} is {state.phase}, not voted")
+    expect(message, Elected, silo.plan.where(state.number, state.attempt))
+    elected = unpack_positions(message.positions, silo.plan.k(state.number), silo.plan.length)
+    watch = Stopwatch()
+    return _send(silo, state, elected, Report(state.applied, seconds=watch.seconds), watch)
+
+
+def _send(
+    silo: Silo, state: ClientState, elected: Mask | None, report: Report, watch: Stopwatch
+) -> tuple[ClientState, Upload]:
+    number, attempt, update = state.number, state.attempt, state.update
+    if update is None:
+        raise ProtocolError(f"{silo.name} has no update to send in round {number}")
+    with watch("protect"):
+        partition = None if elected is None else silo.partition(number, attempt, elected)
+        protected = algorithm.protect(silo, state, update, partition)
+        mark = silo.fingerprint(number, attempt, state.weights)
+    # Where nothing is kept, nothing can return: the update need not be stored.
+    update = None if protected.kept is None else update
+    state = replace(state, phase="sent", update=update, kept=protected.kept, elected=elected)
+    where = silo.plan.where(number, attempt)
+    return state, Upload(where=where, payload=protected.payload, fingerprint=mark, report=report)
+
+
+def _finish(silo: Silo, state: ClientState, message: Finish) -> tuple[ClientState, Message]:
+    where = silo.plan.where(silo.plan.rounds)
+    expect(message, Finish, where)
+    state, report = _catch_up(silo, state, message.aggregates, silo.plan.rounds, Stopwatch())
+    return state, Reported(where=where, report=report)
+
+
+def _catch_up(
+    silo: Silo, state: ClientState, aggregates: tuple[Aggregate, ...], until: int, watch: Stopwatch
+) -> tuple[ClientState, Report]:
+    """Lines 19 to 23 for each round that this client has not applied, then its metrics."""
+    with watch("reveal"):
+        for aggregate in aggregates:
+            if aggregate.number == state.applied + 1:
+                state = _apply(silo, state, aggregate)
+    if state.applied != until:
+        came = [aggregate.number for aggregate in aggregates]
+        raise ProtocolError(f"{silo.name} needs the aggregates of rounds {state.applied + 1} to {until}, got {came}")
+    with watch("evaluate"):
+        metrics = silo.learner.evaluate(state.weights) if state.applied else {}
+    state = replace(state, phase="idle", update=None, kept=None, elected=None)
+    return state, Report(state.applied, metrics, watch.seconds)
+
+
+def _apply(silo: Silo, state: ClientState, aggregate: Aggregate) -> ClientState:
+    number, attempt = aggregate.number, aggregate.attempt
+    if aggregate.payload is None:  # the round was aborted
+        return algorithm.apply(silo, state, None, aggregate)
+    elected = None
+    if state.phase == "sent" and (state.number, state.attempt) == (number, attempt):
+        elected = state.elected
+    elif aggregate.elected is not None:
+        elected = unpack_positions(aggregate.elected, silo.plan.k(number), silo.plan.length)
+    # Clients of one process reveal one aggregate once; each applies it to its own model.
+    delta = silo.once(
+        (silo.plan.run, "delta", number, attempt), lambda: algorithm.reveal(silo, state, aggregate, elected)
+    )
+    return algorithm.apply(silo, state, delta, aggregate)
+
+
+def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:
+    number, attempt = message.where.number, message.where.attempt
+    if not 1 <= number <= silo.plan.rounds:
+        raise ProtocolError(f"rounds go from 1 to {silo.plan.rounds}, got {number}")
+    if message.train and (number, attempt) <= (state.number, state.attempt):
+        raise ProtocolError(
+            f"{silo.name} answered round {state.number}, attempt {state.attempt} already; it answers each once and "
+            f"in order, got round {number}, attempt {attempt}"
+        )
+    own = silo.plan.weight(silo.learner.samples)
+    if message.total < own or state.total not in (0, message.total):
+        raise ProtocolError(f"the total weight must be {state.total or f'at least {own}'}, got {message.total}")

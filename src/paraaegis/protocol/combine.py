@@ -1,0 +1,135 @@
+"""The server's half of every method: one running sum, built from public parameters alone.
+
+It cannot hold a key, because none of its types has a place for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from paraaegis.crypto.ckks import CipherSum, Profile
+from paraaegis.errors import CryptoError, ProtocolError
+from paraaegis.grid import iterate_grid, pack_grid
+from paraaegis.types import Payload
+
+
+class Sum(Protocol):
+    """One running sum, never n uploads."""
+
+    def add(self, upload: Payload) -> None:
+        """Add one client's upload: all of it or, with an error, none."""
+
+    def remove(self, upload: Payload) -> None:
+        """Take back an upload that was added."""
+
+    def close(self) -> Payload:
+        """The sum; the object is spent afterwards."""
+
+
+@dataclass(frozen=True)
+class ServerHalf:
+    """The server's side of a method: whether clients vote, and a new sum of `length` values, k of them inside."""
+
+    votes: bool
+    open: Callable[[int, int], Sum]
+
+
+class GridSum:
+    """A sum of grid steps."""
+
+    def __init__(self, length: int) -> None:
+        self._sum = np.zeros(length, dtype=np.int64)
+
+    def add(self, upload: Payload) -> None:
+        """See Sum."""
+        self._merge(upload, np.add)
+
+    def remove(self, upload: Payload) -> None:
+        """See Sum."""
+        self._merge(upload, np.subtract)
+
+    def _merge(self, upload: Payload, operation: np.ufunc) -> None:
+        expect_kind(upload, "grid")
+        _expect_length(upload, self._sum.size)
+        for where, steps in iterate_grid(upload.chunks, upload.length):
+            operation(self._sum[where], steps, out=self._sum[where])
+
+    def close(self) -> Payload:
+        """See Sum."""
+        return Payload("grid", self._sum.size, pack_grid(self._sum))
+
+
+class CkksSum:
+    """A sum of ciphertexts."""
+
+    def __init__(self, profile: Profile, length: int) -> None:
+        self._sum = CipherSum(profile, length)
+
+    def add(self, upload: Payload) -> None:
+        """See Sum."""
+        self._check(upload)
+        self._sum.add(upload.chunks)
+
+    def remove(self, upload: Payload) -> None:
+        """See Sum."""
+        self._check(upload)
+        self._sum.subtract(upload.chunks)
+
+    def _check(self, upload: Payload) -> None:
+        expect_kind(upload, "ckks")
+        _expect_length(upload, self._sum.length)
+
+    def close(self) -> Payload:
+        """See Sum."""
+        return Payload("ckks", self._sum.length, self._sum.close())
+
+
+class ParallelSum:
+    """Sums of both parts, always over the same clients."""
+
+    def __init__(self, length: int, *parts: Sum) -> None:
+        self._length, self._parts = length, parts
+
+    def add(self, upload: Payload) -> None:
+        """See Sum: where a part is refused, the parts before it are taken back."""
+        self._check(upload)
+        added: list[tuple[Sum, Payload]] = []
+        try:
+            for total, part in zip(self._parts, upload.parts, strict=True):
+                total.add(part)
+                added.append((total, part))
+        except (CryptoError, ProtocolError):
+            for total, part in added:
+                total.remove(part)
+            raise
+
+    def remove(self, upload: Payload) -> None:
+        """See Sum."""
+        self._check(upload)
+        for total, part in zip(self._parts, upload.parts, strict=True):
+            total.remove(part)
+
+    def _check(self, upload: Payload) -> None:
+        expect_kind(upload, "parallel", len(self._parts))
+        _expect_length(upload, self._length)
+
+    def close(self) -> Payload:
+        """See Sum."""
+        return Payload("parallel", self._length, parts=tuple(part.close() for part in self._parts))
+
+
+def expect_kind(payload: Payload, kind: str, parts: int = 0) -> None:
+    """Refuse a payload of another kind or number of parts."""
+    if (payload.kind, len(payload.parts)) != (kind, parts):
+        raise ProtocolError(
+            f"a {kind!r} payload of {parts} parts was expected, got {payload.kind!r} of {len(payload.parts)}"
+        )
+
+
+def _expect_length(payload: Payload, length: int) -> None:
+    if payload.length != length:
+        raise ProtocolError(f"a {payload.kind!r} payload of {length} values was expected, got {payload.length}")

@@ -1,0 +1,167 @@
+"""The server's desk: exchanges, reports, the line of each round and the aggregates that clients may still need."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from paraaegis.errors import CryptoError, DriftError, ProtocolError
+from paraaegis.protocol.combine import ServerHalf, Sum
+from paraaegis.protocol.messages import Aggregate, Frames, Message, Report, pack, sizes, unpack
+from paraaegis.protocol.plan import Plan
+from paraaegis.protocol.state import Line, ServerState
+from paraaegis.types import Blob
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Messages to send; replies are handed back one at a time, None when no more will come."""
+
+    messages: Mapping[str, Frames]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back from a client: frames, or why there are none."""
+
+    client: str
+    frames: Frames = ()
+    error: str = ""
+
+
+Item = Exchange | Line | ServerState | None
+Steps = Generator[Item, Reply | None, None]
+Asked = Generator[Item, Reply | None, list[str]]
+
+
+class Desk:
+    """Built from public parameters alone; holds no key and no model."""
+
+    def __init__(self, plan: Plan, half: ServerHalf, state: ServerState) -> None:
+        self.plan, self.half, self.state = plan, half, state
+        self._started = time.perf_counter()
+        self._reports: dict[str, list[Report]] = {}
+
+    @property
+    def total(self) -> int:
+        """W, the weight of all enrolled clients."""
+        return sum(self.plan.weight(samples) for samples in self.state.samples.values())
+
+    def open_line(self, number: int) -> Line:
+        """The line of a round that begins now."""
+        self._started = time.perf_counter()
+        elected = self.plan.k(number) if self.half.votes else 0
+        return Line(round=number, ratio=self.plan.schedule.ratio_at(number), elected=elected)
+
+    def ask(self, line: Line, messages: Mapping[str, Message], take: Callable[[str, Message], None]) -> Asked:
+        """One exchange. Returns who answered well; who did not is named in the line, with the reason."""
+        packed = {id(message): pack(message) for message in messages.values()}
+        frames = {client: packed[id(message)] for client, message in messages.items()}
+        # A Begin brings the aggregate of the round before it, and is counted there.
+        paying = self.state.pending or line
+        for client, message in messages.items():
+            _count_into(paying.bytes_down, sizes(message, frames[client]))
+        waiting, answered = set(messages), []
+        reply = yield Exchange(frames)
+        while reply is not None:
+            if reply.client in waiting:
+                waiting.discard(reply.client)
+                if self._take(line, reply, take):
+                    answered.append(reply.client)
+            if not waiting:
+                break
+            reply = yield None
+        line.dropped.update(dict.fromkeys(sorted(waiting), "did not answer in time"))
+        return sorted(answered, key=self.plan.clients.index)
+
+    def _take(self, line: Line, reply: Reply, take: Callable[[str, Message], None]) -> bool:
+        start = time.perf_counter()
+        try:
+            if reply.error:
+                raise ProtocolError(reply.error)
+            message = unpack(reply.frames)
+            _count_into(line.bytes_up, sizes(message, reply.frames))
+            take(reply.client, message)
+        except DriftError:
+            raise
+        except (ProtocolError, CryptoError) as error:
+            line.dropped[reply.client] = str(error)
+            return False
+        finally:
+            line.seconds["combine"] = line.seconds.get("combine", 0.0) + time.perf_counter() - start
+        return True
+
+    def note(self, client: str, report: Report) -> None:
+        """Keep a client's report for the lines that it belongs to."""
+        self._reports.setdefault(client, []).append(report)
+
+    def missed(self, client: str) -> tuple[Aggregate, ...]:
+        """The aggregates that this client has not seen, without what it knows of them."""
+        return tuple(
+            msgspec.structs.replace(past, elected=None) if client in past.clients else past
+            for past in self.state.history
+            if past.number > self.state.seen[client]
+        )
+
+    def combine(self, line: Line, total: Sum, counted: list[str], elected: Blob | None) -> None:
+        """Line 18 of Algorithm 1: close the sum, or abort the round where too few are left."""
+        start = time.perf_counter()
+        number, attempt = line.round, 0
+        aggregate = Aggregate(number, attempt)
+        if len(counted) >= self.plan.quorum:
+            weight = sum(self.plan.weight(self.state.samples[client]) for client in counted)
+            aggregate = Aggregate(number, attempt, weight, tuple(counted), elected, total.close())
+            line.clients = counted
+        now = time.perf_counter()
+        line.seconds["combine"] += now - start
+        line.seconds["wall"] = now - self._started
+        for phase in ("train", "vote", "protect"):
+            self._mean_into(line, phase, self._reports)
+        self._reports = {}
+        self._remember(line, aggregate)
+
+    def _remember(self, line: Line, aggregate: Aggregate) -> None:
+        state = self.state
+        state.number, state.pending = line.round, line
+        oldest = max(min(state.seen.values()), line.round - self.plan.history)
+        state.history = [past for past in state.history if past.number > oldest] + [aggregate]
+
+    def conclude(self, answered: list[str], applied: int) -> Iterator[Line]:
+        """Give out the line of round `applied`, now that those who answered have applied it."""
+        self.state.seen.update(dict.fromkeys(answered, applied))
+        line, self.state.pending = self.state.pending, None
+        if line is None:
+            return
+        reports = {client: self._reports[client] for client in answered if client in self._reports}
+        for phase in ("reveal", "evaluate"):
+            self._mean_into(line, phase, reports)
+        measured = {client: found[0].metrics for client, found in reports.items() if found[0].metrics}
+        weight = sum(self.state.samples[client] for client in measured)
+        for name in sorted({name for metrics in measured.values() for name in metrics}):
+            parts = (metrics[name] * self.state.samples[client] / weight for client, metrics in measured.items())
+            line.metrics[name] = sum(parts)
+        self.state.lines += 1
+        yield line
+
+    def _mean_into(self, line: Line, phase: str, reports: Mapping[str, list[Report]]) -> None:
+        """The mean over clients of what they spent in this phase."""
+        spent = [report.seconds[phase] for found in reports.values() for report in found if phase in report.seconds]
+        if spent:
+            line.seconds[phase] = sum(spent) / len(spent)
+
+
+def same(values: Mapping[str, str], what: str, wanted: str | None = None) -> None:
+    """Refuse clients that differ, naming them."""
+    usual = wanted or (Counter(values.values()).most_common(1)[0][0] if values else "")
+    odd = sorted(client for client, value in values.items() if value != usual)
+    if odd:
+        raise DriftError(f"{what} differ: {', '.join(odd)} not like the others; nothing was mixed")
+
+
+def _count_into(counted: dict[str, int], more: Mapping[str, int]) -> None:
+    for kind, size in more.items():
+        counted[kind] = counted.get(kind, 0) + size

@@ -1,0 +1,195 @@
+"""What client and server say to each other: typed, versioned, length-checked, never pickled.
+
+A message travels as frames: a msgpack header, then its blobs as they are. The header holds each blob's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from paraaegis.errors import ProtocolError
+from paraaegis.types import Blob, Buffer, Metrics, Payload
+
+VERSION = 1
+Frames = tuple[Buffer, ...]
+
+
+class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a message belongs; both sides know it before they read the rest. Rounds count from 1."""
+
+    run: str
+    method: str
+    length: int
+    number: int
+    attempt: int
+    version: int = VERSION
+
+
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client tells beside its values: metrics of its model after `applied` rounds, seconds by phase."""
+
+    applied: int
+    metrics: Metrics = {}
+    seconds: dict[str, float] = {}
+
+
+class Aggregate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One round's outcome. `weight` is the sum over `clients`, whose uploads are in it; none: the round was aborted.
+
+    `elected` is left out for clients that took part, who know it.
+    """
+
+    number: int
+    attempt: int
+    weight: int = 0
+    clients: tuple[str, ...] = ()
+    elected: Blob | None = None
+    payload: Payload | None = None
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Any message."""
+
+    where: Where
+
+
+class RollCall(Message, frozen=True, tag="roll-call"):
+    """Server: asks who is there."""
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """Client: digests of configuration and first model, sample count, keyed fingerprint of a test order."""
+
+    config: str
+    model: str
+    samples: int
+    fingerprint: str
+
+
+class Begin(Message, frozen=True, tag="begin"):
+    """Server: the aggregates this client has not seen; train, unless it is asked to report only."""
+
+    total: int
+    aggregates: tuple[Aggregate, ...]
+    train: bool = True
+
+
+class Ballot(Message, frozen=True, tag="ballot"):
+    """Client: its k votes in the secret order of the round."""
+
+    votes: Blob
+    fingerprint: str
+    report: Report
+
+
+class Elected(Message, frozen=True, tag="elected"):
+    """Server: the k positions with most votes."""
+
+    positions: Blob
+
+
+class Upload(Message, frozen=True, tag="upload"):
+    """Client: the protected update."""
+
+    payload: Payload
+    fingerprint: str
+    report: Report
+
+
+class Finish(Message, frozen=True, tag="finish"):
+    """Server: the last aggregates; the run is over."""
+
+    aggregates: tuple[Aggregate, ...]
+
+
+class Reported(Message, frozen=True, tag="reported"):
+    """Client: a report and nothing else."""
+
+    report: Report
+
+
+AnyMessage = RollCall | Hello | Begin | Ballot | Elected | Upload | Finish | Reported
+Some = TypeVar("Some", bound=Message)
+
+
+def pack(message: Message) -> Frames:
+    """The frames of a message; blobs are not copied."""
+    blobs: list[Buffer] = []
+
+    def aside(value: Any) -> int:
+        if not isinstance(value, Blob):
+            raise TypeError(f"a message cannot hold a {type(value).__name__}")
+        blobs.append(value.view)
+        return len(value)
+
+    header = msgspec.msgpack.encode(message, enc_hook=aside)
+    return (header, *blobs)
+
+
+def unpack(frames: Sequence[Buffer]) -> Message:
+    """The message of these frames; refuses foreign, cut or surplus bytes."""
+    if not frames:
+        raise ProtocolError("an empty message came")
+    rest: Iterator[Buffer] = iter(frames[1:])
+
+    def take(kind: type, size: Any) -> Blob:
+        blob = Blob(next(rest, b""))
+        if kind is not Blob or len(blob) != size:
+            raise ValueError(f"a blob of {size} bytes was announced, {len(blob)} came")
+        return blob
+
+    try:
+        message: Message = msgspec.msgpack.decode(frames[0], type=AnyMessage, dec_hook=take)
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"not a message of this protocol: {error}") from error
+    if (surplus := sum(1 for _ in rest)) > 0:
+        raise ProtocolError(f"{type(message).__name__} came with {surplus} frames too many")
+    return message
+
+
+def expect(message: Message, kind: type[Some], where: Where) -> Some:
+    """The message as the kind that is due; refuses one of another kind, run, round, length or method."""
+    if not isinstance(message, kind):
+        raise ProtocolError(f"{kind.__name__} was expected, {type(message).__name__} came")
+    if message.where != where:
+        wrong = [
+            f"{name} {getattr(where, name)!r} was expected, {getattr(message.where, name)!r} came"
+            for name in Where.__struct_fields__
+            if getattr(where, name) != getattr(message.where, name)
+        ]
+        raise ProtocolError(f"{kind.__name__} does not belong here: {'; '.join(wrong)}")
+    return message
+
+
+def sizes(message: Message, frames: Frames) -> dict[str, int]:
+    """Bytes of a message by kind: ballot, elected, ckks, grid …, and the header."""
+    counted = {"header": len(frames[0])}
+    for kind, blob in _blobs(message):
+        counted[kind] = counted.get(kind, 0) + len(blob)
+    return counted
+
+
+def _blobs(message: Message) -> Iterator[tuple[str, Blob]]:
+    match message:
+        case Ballot():
+            yield "ballot", message.votes
+        case Elected():
+            yield "elected", message.positions
+        case Upload():
+            yield from _payload_blobs(message.payload)
+        case Begin() | Finish():
+            for aggregate in message.aggregates:
+                if aggregate.elected is not None:
+                    yield "elected", aggregate.elected
+                if aggregate.payload is not None:
+                    yield from _payload_blobs(aggregate.payload)
+
+
+def _payload_blobs(payload: Payload) -> Iterator[tuple[str, Blob]]:
+    for chunk in payload.chunks:
+        yield payload.kind, chunk
+    for part in payload.parts:
+        yield from _payload_blobs(part)

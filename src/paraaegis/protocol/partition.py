@@ -1,0 +1,64 @@
+"""The partition that a vote made: splitting an update and putting it together again, without loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paraaegis.errors import UpdateError
+from paraaegis.types import Mask, Order
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Inside and outside of one round.
+
+    Both parts are handled in parameter order. `travel` lists the outside's parameter indices in the secret order:
+    what the server sees in clear goes that way.
+    """
+
+    inside: Mask
+    travel: Order
+
+    @classmethod
+    def of(cls, elected: Mask, order: Order) -> Partition:
+        """From the elected positions and the secret order that they are positions of."""
+        inside = np.zeros(order.size, dtype=np.bool_)
+        inside[order[elected]] = True
+        return cls(inside, order[~elected])
+
+    def split(self, vector: NDArray[Number]) -> tuple[NDArray[Number], NDArray[Number]]:
+        """The values inside and outside, each in parameter order."""
+        if vector.size != self.inside.size:
+            raise UpdateError(f"an update of {self.inside.size} values was expected, got {vector.size}")
+        return vector[self.inside], vector[~self.inside]
+
+    def merge(self, inside: NDArray[Number], outside: NDArray[Number]) -> NDArray[Number]:
+        """The vector that `split` split."""
+        expected = int(np.count_nonzero(self.inside))
+        if (inside.size, outside.size) != (expected, self.inside.size - expected):
+            raise UpdateError(
+                f"{expected} values inside and {self.inside.size - expected} outside were expected, "
+                f"got {inside.size} and {outside.size}"
+            )
+        vector = np.empty(self.inside.size, dtype=inside.dtype)
+        vector[self.inside] = inside
+        vector[~self.inside] = outside
+        return vector
+
+    def to_travel(self, outside: NDArray[Number]) -> NDArray[Number]:
+        """Outside values from parameter order into the secret order."""
+        vector = np.zeros(self.inside.size, dtype=outside.dtype)
+        vector[~self.inside] = outside
+        return vector[self.travel]
+
+    def from_travel(self, travelled: NDArray[Number]) -> NDArray[Number]:
+        """Outside values from the secret order into parameter order."""
+        vector = np.zeros(self.inside.size, dtype=travelled.dtype)
+        vector[self.travel] = travelled
+        return vector[~self.inside]

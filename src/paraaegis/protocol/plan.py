@@ -1,0 +1,51 @@
+"""What both halves of a run know before it starts. All of it is public."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paraaegis.protocol.messages import Where
+from paraaegis.protocol.schedule import Schedule
+from paraaegis.seeds import Purpose, stream
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run's public parameters. `evaluators` report every round, also when they are not sampled."""
+
+    run: str
+    config: str  # digest
+    method: str
+    length: int
+    rounds: int
+    clients: tuple[str, ...]
+    sampled: int
+    quorum: int
+    uniform: bool
+    min_samples: int
+    schedule: Schedule
+    strategy: str
+    history: int
+    seed: int
+    evaluators: tuple[str, ...] = ()
+
+    def where(self, number: int, attempt: int = 0) -> Where:
+        """The address of a round's messages."""
+        return Where(self.run, self.method, self.length, number, attempt)
+
+    def k(self, number: int) -> int:
+        """How many values are inside in this round."""
+        return self.schedule.elected_at(number, self.length)
+
+    def members(self, number: int) -> tuple[str, ...]:
+        """Line 3 of Algorithm 1: the clients of this round, drawn from a public seed."""
+        if self.sampled >= len(self.clients):
+            return self.clients
+        chosen = stream(self.seed, Purpose.SAMPLE, number=number).choice(
+            len(self.clients), size=self.sampled, replace=False
+        )
+        return tuple(self.clients[index] for index in sorted(chosen))
+
+    def weight(self, samples: int) -> int:
+        """A client's weight before normalisation: its samples, or 1."""
+        return 1 if self.uniform else samples

@@ -1,0 +1,170 @@
+"""The client's half of every method: how an update leaves a client and an aggregate is read.
+
+A guard perturbs values (or not), weighs them, rounds them to the grid and gives them to a carrier. A protector is one
+guard for the whole update, or one inside and one outside the partition. The server's half is in combine.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from paraaegis.crypto.ckks import Secret
+from paraaegis.errors import ProtocolError
+from paraaegis.grid import pack_grid, to_grid, unpack_grid
+from paraaegis.privacy.gaussian import Gaussian
+from paraaegis.protocol.combine import expect_kind
+from paraaegis.protocol.partition import Partition
+from paraaegis.types import Grid, Payload, Vector
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a client knows of its own upload: the round, its weight n_i/W, how many may be summed, its noise."""
+
+    number: int
+    weight: float
+    clients: int
+    rng: np.random.Generator
+    partition: Partition | None = None
+
+
+@dataclass(frozen=True)
+class Protected:
+    """What leaves, and what stays to be carried into the next round (None: nothing is carried)."""
+
+    payload: Payload
+    kept: Vector | None = None
+
+
+class Carrier(Protocol):
+    """How a guard's grid steps travel."""
+
+    def pack(self, steps: Grid, clients: int) -> Payload:
+        """The steps of one client as bytes."""
+
+    def unpack(self, payload: Payload) -> Grid:
+        """The summed steps of an aggregate."""
+
+
+class Plain:
+    """Grid steps as they are."""
+
+    def pack(self, steps: Grid, clients: int) -> Payload:  # noqa: ARG002
+        """4 bytes a value, 8 in chunks with large ones."""
+        return Payload("grid", steps.size, pack_grid(steps))
+
+    def unpack(self, payload: Payload) -> Grid:
+        """The summed steps."""
+        expect_kind(payload, "grid")
+        return unpack_grid(payload.chunks, payload.length)
+
+
+@dataclass(frozen=True)
+class Ckks:
+    """Grid steps under CKKS: exact on the profile's grid."""
+
+    secret: Secret
+
+    def pack(self, steps: Grid, clients: int) -> Payload:
+        """Fresh, seeded, symmetric ciphertexts."""
+        return Payload("ckks", steps.size, self.secret.encrypt(steps, clients))
+
+    def unpack(self, payload: Payload) -> Grid:
+        """The decrypted sum."""
+        expect_kind(payload, "ckks")
+        return self.secret.decrypt(payload.chunks, payload.length)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Perturb, weigh, round, carry. With `feedback`, what clipping cut off is kept for the next round."""
+
+    carrier: Carrier
+    gaussian: Gaussian | None = None
+    feedback: bool = False
+
+    def steps(self, values: Vector, turn: Turn) -> Grid:
+        """What this guard sends, in whole grid steps."""
+        if self.gaussian is None:
+            return to_grid(values * np.float64(turn.weight))
+        return to_grid(self.gaussian.perturb(values, turn.number, turn.rng) * turn.weight)
+
+    def kept(self, values: Vector) -> Vector | None:
+        """What clipping takes away from `values`."""
+        if self.gaussian is None or not self.feedback:
+            return None
+        return values - (values * np.float64(self.gaussian.shrink(values))).astype(np.float32)
+
+
+class ClientHalf(Protocol):
+    """One client's side of a method."""
+
+    @property
+    def votes(self) -> bool:
+        """Whether clients vote on a partition first."""
+
+    def protect(self, update: Vector, turn: Turn) -> Protected:
+        """What of this update leaves the client."""
+
+    def reveal(self, aggregate: Payload, partition: Partition | None) -> Grid:
+        """The sum of all clients' weighted updates, in parameter order."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """One guard for the whole update; no vote."""
+
+    guard: Guard
+    votes: bool = False
+
+    def protect(self, update: Vector, turn: Turn) -> Protected:
+        """See ClientHalf."""
+        payload = self.guard.carrier.pack(self.guard.steps(update, turn), turn.clients)
+        return Protected(payload, self.guard.kept(update))
+
+    def reveal(self, aggregate: Payload, partition: Partition | None) -> Grid:  # noqa: ARG002
+        """See ClientHalf."""
+        return self.guard.carrier.unpack(aggregate)
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """The paper's protector: one guard inside the partition, one outside. Without an outside guard it is withheld."""
+
+    inside: Guard
+    outside: Guard | None
+    votes: bool = True
+
+    def protect(self, update: Vector, turn: Turn) -> Protected:
+        """See ClientHalf. Lines 13 to 16 of Algorithm 1."""
+        partition = _partition(turn.partition)
+        inside, outside = partition.split(update)
+        parts = [self.inside.carrier.pack(self.inside.steps(inside, turn), turn.clients)]
+        if self.outside is None:
+            withheld = partition.merge(np.zeros_like(inside), outside)
+            return Protected(Payload("parallel", update.size, parts=tuple(parts)), withheld)
+        steps = partition.to_travel(self.outside.steps(outside, turn))
+        parts.append(self.outside.carrier.pack(steps, turn.clients))
+        cut = self.outside.kept(outside)
+        kept = None if cut is None else partition.merge(np.zeros_like(inside), cut)
+        return Protected(Payload("parallel", update.size, parts=tuple(parts)), kept)
+
+    def reveal(self, aggregate: Payload, partition: Partition | None) -> Grid:
+        """See ClientHalf. Lines 20 and 21 of Algorithm 1."""
+        partition = _partition(partition)
+        expect_kind(aggregate, "parallel", 1 if self.outside is None else 2)
+        inside = self.inside.carrier.unpack(aggregate.parts[0])
+        if self.outside is None:
+            outside = np.zeros(aggregate.length - inside.size, dtype=np.int64)
+        else:
+            outside = partition.from_travel(self.outside.carrier.unpack(aggregate.parts[1]))
+        return partition.merge(inside, outside)
+
+
+def _partition(partition: Partition | None) -> Partition:
+    if partition is None:
+        raise ProtocolError("a method that votes needs the elected partition, got none")
+    return partition

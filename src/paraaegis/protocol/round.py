@@ -1,0 +1,122 @@
+"""One round: the paper's Algorithm 1.
+
+The client's three stages work on its state alone, the server's generator on messages alone. What surrounds them
+(checks, catching up, bookkeeping) is in client.py and server.py. Line numbers are the algorithm's. Applying the
+aggregate, which the paper puts at a round's end, opens the next one here, so that a round needs two exchanges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.grid import from_grid
+from paraaegis.protocol.desk import Desk, Steps, same
+from paraaegis.protocol.messages import Aggregate, Ballot, Begin, Elected, Message, Reported, Upload, expect
+from paraaegis.protocol.partition import Partition
+from paraaegis.protocol.protect import Protected, Turn
+from paraaegis.protocol.silo import Silo
+from paraaegis.protocol.state import ClientState
+from paraaegis.protocol.voting import Tally, cast, pack_positions, select
+from paraaegis.types import Blob, Mask, Vector
+
+
+def train(silo: Silo, state: ClientState, number: int) -> Vector:
+    """Lines 5 and 6: train K epochs; the update u, with what earlier rounds withheld."""
+    trained, _ = silo.learner.train(state.weights, number)
+    if trained.shape != state.weights.shape:
+        raise UpdateError(f"a model of {state.weights.size} values was expected after training, got {trained.size}")
+    update: Vector = trained - state.weights
+    if state.residual is not None:
+        update += state.residual
+    if not np.isfinite(update).all():
+        raise UpdateError(f"training of {silo.name} in round {number} gave NaN or infinity; lower the learning rate")
+    return update
+
+
+def vote(silo: Silo, update: Vector, number: int, attempt: int) -> Blob:
+    """Lines 7 and 8: the k largest values of the update, as positions in the secret order."""
+    chosen = select(silo.plan.strategy, update, silo.plan.k(number), silo.votes(number))
+    return cast(chosen, silo.order(number, attempt))
+
+
+def protect(silo: Silo, state: ClientState, update: Vector, partition: Partition | None) -> Protected:
+    """Lines 13 to 16: divide the update, perturb the outside, encrypt the inside."""
+    weight = silo.plan.weight(silo.learner.samples) / state.total
+    turn = Turn(state.number, weight, silo.plan.sampled, silo.noise(state.number), partition)
+    return silo.half.protect(update, turn)
+
+
+def serve_round(desk: Desk, number: int) -> Steps:
+    """Lines 3 to 18 as the server sees them: votes in, elected out, uploads in, one sum out."""
+    plan, half = desk.plan, desk.half
+    where, k, line = plan.where(number), plan.k(number), desk.open_line(number)
+    tally, total = Tally(k, plan.length), half.open(plan.length, k)
+    members = set(plan.members(number))  # line 3
+    prints: dict[str, str] = {}
+
+    def take_ballot(client: str, reply: Message) -> None:
+        ballot = expect(reply, Ballot, where)
+        same({**prints, client: ballot.fingerprint}, "models or secret orders")
+        tally.add(ballot.votes)
+        prints[client] = ballot.fingerprint
+        desk.note(client, ballot.report)
+
+    def take_upload(client: str, reply: Message) -> None:
+        upload = expect(reply, Upload, where)
+        same({**prints, client: upload.fingerprint}, "models")
+        total.add(upload.payload)  # line 18, one client at a time
+        prints[client] = upload.fingerprint
+        desk.note(client, upload.report)
+
+    def take_first(client: str, reply: Message) -> None:
+        if client not in members:
+            desk.note(client, expect(reply, Reported, where).report)
+        elif half.votes:
+            take_ballot(client, reply)
+        else:
+            take_upload(client, reply)
+
+    begins: dict[str, Message] = {
+        client: Begin(where=where, total=desk.total, aggregates=desk.missed(client), train=client in members)
+        for client in plan.clients
+        if client in members or client in plan.evaluators
+    }
+    answered = yield from desk.ask(line, begins, take_first)  # lines 4 to 9
+    yield from desk.conclude(answered, number - 1)
+    counted = [client for client in answered if client in members]
+    elected = None
+    if half.votes and len(counted) >= plan.quorum:
+        chosen = tally.elect()  # line 10
+        elected, line.agreement = pack_positions(chosen), tally.agreement(chosen)
+        message = Elected(where=where, positions=elected)  # line 11
+        counted = yield from desk.ask(line, dict.fromkeys(counted, message), take_upload)  # lines 12 to 17
+    desk.combine(line, total, counted, elected)
+
+
+def reveal(silo: Silo, state: ClientState, aggregate: Aggregate, elected: Mask | None) -> Vector:
+    """Lines 20 and 21: decrypt, reorganise; the mean over the clients that arrived."""
+    payload, number, attempt = aggregate.payload, aggregate.number, aggregate.attempt
+    if payload is None or payload.length != silo.plan.length:
+        raise ProtocolError(f"round {number} should carry {silo.plan.length} values, got {payload and payload.length}")
+    if not 0 < aggregate.weight <= state.total:
+        raise ProtocolError(f"round {number} should weigh 1 to {state.total}, got {aggregate.weight}")
+    partition = None
+    if silo.half.votes:
+        if elected is None:
+            raise ProtocolError(f"round {number} came without its elected positions")
+        partition = silo.partition(number, attempt, elected)
+    steps = silo.half.reveal(payload, partition)
+    return (from_grid(steps) * (state.total / aggregate.weight)).astype(np.float32)
+
+
+def apply(silo: Silo, state: ClientState, delta: Vector | None, aggregate: Aggregate) -> ClientState:
+    """Line 22, and the fate of what was withheld: it stays withheld, or all of it returns if it was not counted."""
+    weights = state.weights if delta is None else silo.learner.apply(state.weights, delta)
+    residual = state.residual
+    if state.phase == "sent" and state.number == aggregate.number and state.kept is not None:
+        counted = state.attempt == aggregate.attempt and silo.name in aggregate.clients
+        residual = state.kept if counted else state.update
+    return replace(state, weights=weights, residual=residual, applied=aggregate.number)

@@ -1,0 +1,92 @@
+"""A whole run as the server sees it: a generator that asks, takes replies one at a time, and does no I/O.
+
+It yields an Exchange to be carried out, a Line when a round's metrics are in, and its state when it is worth keeping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from paraaegis.errors import ProtocolError
+from paraaegis.protocol.desk import Desk, Exchange, Item, Reply, Steps, same
+from paraaegis.protocol.messages import Finish, Hello, Message, Reported, RollCall, expect
+from paraaegis.protocol.round import serve_round
+from paraaegis.protocol.state import Line, ServerState
+
+
+def serve(desk: Desk) -> Steps:
+    """All rounds, or what is left of them."""
+    yield from _roll_call(desk)
+    for number in range(desk.state.number + 1, desk.plan.rounds + 1):
+        yield from serve_round(desk, number)
+        yield desk.state
+    yield from _finish(desk)
+
+
+def _roll_call(desk: Desk) -> Steps:
+    """Everyone must have the same configuration, first model and secret order."""
+    plan, state, where = desk.plan, desk.state, desk.plan.where(0)
+    hellos: dict[str, Hello] = {}
+    line = Line(round=0, ratio=0, elected=0)
+
+    def take(client: str, reply: Message) -> None:
+        hellos[client] = expect(reply, Hello, where)
+
+    yield from desk.ask(line, dict.fromkeys(plan.clients, RollCall(where=where)), take)
+    if line.dropped:
+        missing = "; ".join(f"{client}: {why}" for client, why in line.dropped.items())
+        raise ProtocolError(f"not everyone joined: {missing}")
+    same({client: hello.config for client, hello in hellos.items()}, "configurations", plan.config)
+    same({client: hello.model for client, hello in hellos.items()}, "first models")
+    same({client: hello.fingerprint for client, hello in hellos.items()}, "secret orders")
+    samples = {client: hellos[client].samples for client in plan.clients}
+    if state.samples not in ({}, samples):
+        raise ProtocolError(f"clients came back with other sample counts: {state.samples} became {samples}")
+    state.samples = samples
+    state.seen = state.seen or dict.fromkeys(samples, 0)
+
+
+def _finish(desk: Desk) -> Steps:
+    """Hand out the last aggregates, take the last metrics."""
+    plan, where = desk.plan, desk.plan.where(desk.plan.rounds)
+
+    def take(client: str, reply: Message) -> None:
+        desk.note(client, expect(reply, Reported, where).report)
+
+    line = desk.state.pending or Line(round=plan.rounds, ratio=0, elected=0)
+    finishes: dict[str, Message] = {
+        client: Finish(where=where, aggregates=desk.missed(client)) for client in plan.clients
+    }
+    answered = yield from desk.ask(line, finishes, take)
+    yield from desk.conclude(answered, plan.rounds)
+    yield desk.state
+
+
+def drive(
+    steps: Steps,
+    carry: Callable[[Exchange], Iterator[Reply]],
+    on_line: Callable[[Line], None],
+    on_state: Callable[[ServerState], None],
+) -> None:
+    """Run a server's steps to their end over any carrier of messages."""
+    try:
+        item = next(steps)
+        while True:
+            if isinstance(item, Exchange):
+                item = _carried(steps, carry(item))
+                continue
+            if isinstance(item, Line):
+                on_line(item)
+            elif isinstance(item, ServerState):
+                on_state(item)
+            item = next(steps)
+    except StopIteration:
+        return
+
+
+def _carried(steps: Steps, replies: Iterator[Reply]) -> Item:
+    for reply in replies:
+        item = steps.send(reply)
+        if item is not None:
+            return item
+    return steps.send(None)

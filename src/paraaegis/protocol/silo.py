@@ -1,0 +1,55 @@
+"""What a client brings to a run, and what it derives from its secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
+from paraaegis.protocol.messages import VERSION
+from paraaegis.protocol.once import Once
+from paraaegis.protocol.partition import Partition
+from paraaegis.protocol.plan import Plan
+from paraaegis.protocol.protect import ClientHalf
+from paraaegis.types import Learner, Mask, Order, Vector
+
+Draw = Callable[[int], np.random.Generator]
+
+
+@dataclass(frozen=True)
+class Silo:
+    """One client: its learner, its half of the method, its secrets.
+
+    `noise` and `votes` give the generator of a round. Silos of one process share `once`.
+    """
+
+    name: str
+    plan: Plan
+    half: ClientHalf
+    learner: Learner
+    vote_key: bytes = field(repr=False)
+    noise: Draw
+    votes: Draw
+    once: Once = field(default_factory=Once)
+
+    def order(self, number: int, attempt: int) -> Order:
+        """The secret order of a round."""
+        run, length = self.plan.run, self.plan.length
+        return self.once(
+            (run, "order", number, attempt),
+            lambda: secret_order(self.vote_key, VERSION, run, number, attempt, length),
+        )
+
+    def partition(self, number: int, attempt: int, elected: Mask) -> Partition:
+        """What the elected positions of a round mean."""
+        return self.once(
+            (self.plan.run, "partition", number, attempt, digest(np.packbits(elected))),
+            lambda: Partition.of(elected, self.order(number, attempt)),
+        )
+
+    def fingerprint(self, number: int, attempt: int, model: Vector) -> str:
+        """Equal at every client whose model, and order where there is a vote, is equal."""
+        order = self.order(number, attempt) if self.half.votes else None
+        return fingerprint(self.vote_key, self.plan.run, number, attempt, order, digest(model))

@@ -1,0 +1,89 @@
+"""What survives between messages: on a real network each one may reach a fresh process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from paraaegis.errors import RunError
+from paraaegis.protocol.messages import Aggregate
+from paraaegis.types import Arrays, Blob, Mask, Vector
+
+Phase = Literal["idle", "voted", "sent"]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientState:
+    """A client between two messages: Idle → Voted → Sent → Idle.
+
+    `number` and `attempt` are the last answered: each is answered once, because a repeated order links rounds.
+    """
+
+    weights: Vector  # the model after `applied` rounds
+    phase: Phase = "idle"
+    number: int = 0
+    attempt: int = 0
+    applied: int = 0
+    total: int = 0  # W, fixed for the run
+    residual: Vector | None = None  # feedback: what goes into the next update
+    update: Vector | None = None  # voted: what to send; sent: what returns to the residual if it was not counted
+    kept: Vector | None = None  # sent: the residual if the upload was counted
+    elected: Mask | None = None  # sent: the elected positions of round `number`
+
+    def to_arrays(self) -> Arrays:
+        """Named arrays that `from_arrays` reads back."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: np.asarray(value) for name, value in found.items() if value is not None}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ClientState:
+        """A state from named arrays."""
+        known = {field.name for field in fields(cls)}
+        if "weights" not in arrays or not set(arrays) <= known:
+            raise RunError(f"a client's state has the arrays {sorted(known)}, got {sorted(arrays)}")
+        values: dict[str, Any] = {name: value if value.ndim else value.item() for name, value in arrays.items()}
+        return cls(**values)
+
+
+class Line(msgspec.Struct, kw_only=True):
+    """One round as it is written down: what was decided, what it cost, how good the model was after it."""
+
+    round: int
+    ratio: float
+    elected: int
+    clients: list[str] = []
+    dropped: dict[str, str] = {}
+    agreement: float | None = None
+    metrics: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+    bytes_up: dict[str, int] = {}
+    bytes_down: dict[str, int] = {}
+
+
+class ServerState(msgspec.Struct, kw_only=True):
+    """The server between two rounds. It holds opaque aggregates, no key and no model."""
+
+    number: int = 0  # rounds finished
+    samples: dict[str, int] = {}  # of enrolled clients
+    seen: dict[str, int] = {}  # the last round each client has applied
+    history: list[Aggregate] = []
+    lines: int = 0  # written so far
+    pending: Line | None = None  # the last round's line, whose metrics have not come yet
+
+
+def encode_state(state: ServerState) -> bytes:
+    """A server's state as bytes, blobs included."""
+    return msgspec.msgpack.encode(state, enc_hook=lambda blob: bytes(blob.view))
+
+
+def decode_state(data: bytes) -> ServerState:
+    """The state that `encode_state` encoded."""
+    try:
+        return msgspec.msgpack.decode(data, type=ServerState, dec_hook=lambda _, raw: Blob(raw))
+    except msgspec.DecodeError as error:
+        raise RunError(f"the server's state is damaged: {error}") from error

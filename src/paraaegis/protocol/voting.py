@@ -1,0 +1,117 @@
+"""The vote: each client names its k values, the server counts and elects k (Algorithm 1, lines 7 to 11).
+
+Selection works on parameter indices, everything after it on positions in the round's secret order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.types import Blob, Mask, Order, Vector
+
+Strategy = Callable[[Vector, int, np.random.Generator], Mask]
+
+
+def select_max(update: Vector, k: int, _rng: np.random.Generator) -> Mask:
+    """The k values of largest magnitude: the paper's choice."""
+    return _largest(np.abs(update), k)
+
+
+def select_min(update: Vector, k: int, _rng: np.random.Generator) -> Mask:
+    """The k values of smallest magnitude, for the paper's ablation."""
+    return _largest(-np.abs(update), k)
+
+
+def select_rand(update: Vector, k: int, rng: np.random.Generator) -> Mask:
+    """Any k values, for the paper's ablation."""
+    mask = np.zeros(update.size, dtype=np.bool_)
+    mask[rng.choice(update.size, size=k, replace=False)] = True
+    return mask
+
+
+STRATEGIES: dict[str, Strategy] = {"max": select_max, "min": select_min, "rand": select_rand}
+
+
+def select(strategy: str, update: Vector, k: int, rng: np.random.Generator) -> Mask:
+    """Exactly k votes of one client, as a mask over parameters."""
+    if not 0 <= k <= update.size:
+        raise UpdateError(f"k must be between 0 and the {update.size} values of the update, got {k}")
+    if k in (0, update.size):
+        return np.full(update.size, k > 0)
+    return STRATEGIES[strategy](update, k, rng)
+
+
+def _largest(scores: NDArray[np.float32], k: int) -> Mask:
+    """Exactly k True; of equal scores the first win, so that the choice does not depend on the sort's internals."""
+    cut = np.partition(scores, scores.size - k)[scores.size - k]
+    return _above(scores, float(cut), k)
+
+
+def _above(scores: NDArray[Any], cut: float, k: int) -> Mask:
+    mask: Mask = np.greater(scores, cut)
+    missing = k - int(np.count_nonzero(mask))
+    mask[np.flatnonzero(np.equal(scores, cut))[:missing]] = True
+    return mask
+
+
+def cast(mask: Mask, order: Order) -> Blob:
+    """A ballot: the client's votes by position in the secret order."""
+    return pack_positions(mask[order])
+
+
+def pack_positions(chosen: Mask) -> Blob:
+    """A set of positions as one bit each, or as a list of 4-byte positions where that is shorter."""
+    if 4 * int(np.count_nonzero(chosen)) < (chosen.size + 7) // 8:
+        return Blob(np.flatnonzero(chosen).astype("<u4").data)
+    return Blob(np.packbits(chosen).data)
+
+
+def unpack_positions(blob: Blob, k: int, length: int) -> Mask:
+    """The set that `pack_positions` packed; refuses one that is not exactly k of `length` positions."""
+    bits = (length + 7) // 8
+    if len(blob) != min(4 * k, bits):
+        raise ProtocolError(f"{k} of {length} positions take {min(4 * k, bits)} bytes, got {len(blob)}")
+    if 4 * k < bits:
+        chosen = np.zeros(length, dtype=np.bool_)
+        positions = np.frombuffer(blob.view, dtype="<u4")
+        if positions.size and positions.max() >= length:
+            raise ProtocolError(f"a position must be below {length}, got {positions.max()}")
+        chosen[positions] = True
+    else:
+        unpacked = np.unpackbits(np.frombuffer(blob.view, dtype=np.uint8))
+        if unpacked[length:].any():
+            raise ProtocolError(f"votes beyond the {length} positions")
+        chosen = unpacked[:length].view(np.bool_)
+    if (count := int(np.count_nonzero(chosen))) != k:
+        raise ProtocolError(f"exactly {k} positions were expected, got {count}")
+    return chosen
+
+
+class Tally:
+    """The server's count of votes by position."""
+
+    def __init__(self, k: int, length: int) -> None:
+        self.k, self.length, self.ballots = k, length, 0
+        self.counts = np.zeros(length, dtype=np.uint16)
+
+    def add(self, ballot: Blob) -> None:
+        """Count one client's ballot; refuses one without exactly k votes."""
+        self.counts += unpack_positions(ballot, self.k, self.length)
+        self.ballots += 1
+
+    def elect(self) -> Mask:
+        """The k positions with most votes. Ties go to the lower position, which is fair: the order is random."""
+        if self.k in (0, self.length):
+            return np.full(self.length, self.k > 0)
+        least = np.bincount(self.counts, minlength=self.ballots + 1)[::-1].cumsum()[::-1]  # least[c]: with ≥ c votes
+        cut = int(np.flatnonzero(least >= self.k)[-1])
+        return _above(self.counts, cut, self.k)
+
+    def agreement(self, elected: Mask) -> float:
+        """The share of votes that fell on elected positions: 1 if all clients voted alike."""
+        return float(self.counts[elected].sum(dtype=np.int64)) / max(1, self.k * self.ballots)
