@@ -70,6 +70,7 @@ class Protect(Section, frozen=True):
     decay: Annotated[float, Meta(gt=0, le=1)] = 1.0
     strategy: Literal["max", "min", "rand"] = "max"
     profile: str = "precise"
+    lwe: Literal["ring", "matrix"] = "ring"  # lwe-secagg: which form
 
 
 class Privacy(Section, frozen=True):
@@ -81,6 +82,10 @@ class Privacy(Section, frozen=True):
     calibration: Literal["paper", "tight"] = "paper"
     unit: Literal["client"] = "client"
     noise: Literal["seeded", "secret"] = "seeded"  # seeded: a simulation that can be replayed, no guarantee
+    colluders: Count = 1  # lwe-secagg: clients assumed to know their own share of the noise and tell it
+    vary: Annotated[float, Meta(gt=0, le=1)] = 0.9  # varying-dp: the noise's geometric ratio a round
+    vary_scale: Literal["deviation", "variance"] = "deviation"  # what that ratio multiplies
+    vary_direction: Literal["down", "up"] = "down"  # whether the noise shrinks or grows
 
 
 class Engine(Section, frozen=True):

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from paraaegis.config import Config
-from paraaegis.crypto.ckks import Profile, Secret, profile
-from paraaegis.crypto.keys import FederationKeys
+from paraaegis.crypto.ckks import Secret, profile
+from paraaegis.crypto.keys import FederationKeys, derive
+from paraaegis.crypto.shamir import thresholds
 from paraaegis.errors import ConfigError
-from paraaegis.privacy.calibrate import remark_multiplier, remark_sensitivity, tight_multiplier
+from paraaegis.privacy.calibrate import remark_multiplier, remark_sensitivity, tight_multiplier, varying
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.protocol.combine import CkksSum, GridSum, ParallelSum, ServerHalf
+from paraaegis.protocol.lwe_round import LweHalf
 from paraaegis.protocol.protect import Ckks, ClientHalf, Guard, Parallel, Plain, Whole
 
 
@@ -32,7 +34,27 @@ class Materials:
     @property
     def ckks(self) -> Guard:
         """Encrypted, otherwise untouched."""
-        return Guard(Ckks(Secret(profile(self.keys.profile), self.keys.ckks)))
+        return Guard(self._carrier)
+
+    @property
+    def both(self) -> Guard:
+        """Clipped and noised, then encrypted."""
+        return Guard(self._carrier, noise(self.config))
+
+    @property
+    def lwe(self) -> LweHalf:
+        """Masked by LWE, with the error as the noise."""
+        federation, run = self.config.federation, self.config.digest()[:16]
+        if math.isinf(self.config.privacy.epsilon):
+            raise ConfigError("lwe-secagg is secure by its noise: privacy.epsilon must be finite")
+        thresholds(self.config.sampled, federation.quorum)  # refuses a quorum that shares cannot serve
+        group = derive(self.keys.vote, "seal", run)
+        colluders = self.config.privacy.colluders
+        return LweHalf(run, self.config.protect.lwe, noise(self.config), federation.quorum, colluders, group)
+
+    @property
+    def _carrier(self) -> Ckks:
+        return Ckks(Secret(profile(self.keys.profile), self.keys.ckks))
 
 
 @dataclass(frozen=True)
@@ -41,29 +63,45 @@ class Method:
 
     summary: str
     client: Callable[[Materials], ClientHalf]
-    server: Callable[[Profile], ServerHalf]
+    server: Callable[[Config], ServerHalf]
     encrypts: bool = False
 
 
-def _grid(_: Profile) -> ServerHalf:
+def _grid(_: Config) -> ServerHalf:
     return ServerHalf(votes=False, open=lambda length, _k: GridSum(length))
 
 
-def _cipher(profile: Profile) -> ServerHalf:
-    return ServerHalf(votes=False, open=lambda length, _k: CkksSum(profile, length))
+def _cipher(config: Config) -> ServerHalf:
+    chosen = profile(config.protect.profile)
+    return ServerHalf(votes=False, open=lambda length, _k: CkksSum(chosen, length))
 
 
-def _parallel(profile: Profile) -> ServerHalf:
-    return ServerHalf(votes=True, open=lambda length, k: ParallelSum(length, CkksSum(profile, k), GridSum(length - k)))
+def _parallel(config: Config) -> ServerHalf:
+    chosen = profile(config.protect.profile)
+    return ServerHalf(votes=True, open=lambda length, k: ParallelSum(length, CkksSum(chosen, k), GridSum(length - k)))
 
 
-def _withheld(profile: Profile) -> ServerHalf:
-    return ServerHalf(votes=True, open=lambda length, k: ParallelSum(length, CkksSum(profile, k)))
+def _withheld(config: Config) -> ServerHalf:
+    chosen = profile(config.protect.profile)
+    return ServerHalf(votes=True, open=lambda length, k: ParallelSum(length, CkksSum(chosen, k)))
+
+
+def _shares(config: Config) -> ServerHalf:
+    return ServerHalf(votes=False, open=lambda length, _k: GridSum(length), shares=config.protect.lwe)
 
 
 METHODS: dict[str, Method] = {
     "fedavg": Method("no protection; the reference", lambda _: Whole(Guard(Plain())), _grid),
     "dp-fedavg": Method("everything clipped and noised", lambda m: Whole(m.gaussian), _grid),
+    "varying-dp": Method(
+        "everything clipped and noised, the noise a geometric series within the same budget",
+        lambda m: Whole(m.gaussian),
+        _grid,
+    ),
+    "lwe-secagg": Method(
+        "everything masked by learning with errors; the summed errors are the noise", lambda m: m.lwe, _shares
+    ),
+    "serial": Method("everything noised, then under CKKS", lambda m: Whole(m.both), _cipher, encrypts=True),
     "ckks-fedavg": Method("everything under CKKS", lambda m: Whole(m.ckks), _cipher, encrypts=True),
     "paraaegis-static": Method(
         "elected part under CKKS, rest clipped and noised, constant ratio",
@@ -97,14 +135,20 @@ def find_method(name: str) -> Method:
 
 def noise(config: Config) -> Gaussian:
     """The clipping and noise that a configuration asks for; every client derives it for itself."""
+    privacy, rounds = config.privacy, config.federation.rounds
+    sigma = 0.0 if math.isinf(privacy.epsilon) else _sigma(config)
+    if config.protect.method != "varying-dp" or sigma == 0.0:
+        return Gaussian(privacy.clip, (sigma,) * rounds)
+    ratio = math.sqrt(privacy.vary) if privacy.vary_scale == "variance" else privacy.vary
+    series = varying(sigma, rounds, ratio)
+    return Gaussian(privacy.clip, series if privacy.vary_direction == "down" else series[::-1])
+
+
+def _sigma(config: Config) -> float:
     privacy, federation = config.privacy, config.federation
-    if math.isinf(privacy.epsilon):
-        return Gaussian(privacy.clip, (0.0,) * federation.rounds)
     if privacy.calibration == "tight":
-        sigma = privacy.clip * tight_multiplier(privacy.epsilon, privacy.delta, federation.rounds)
-    else:
-        if federation.min_samples < 1:
-            raise ConfigError("calibration 'paper' needs federation.min_samples, the smallest client's data size")
-        sensitivity = remark_sensitivity(privacy.clip, federation.min_samples)
-        sigma = sensitivity * remark_multiplier(privacy.epsilon, privacy.delta, federation.rounds, federation.fraction)
-    return Gaussian(privacy.clip, (sigma,) * federation.rounds)
+        return privacy.clip * tight_multiplier(privacy.epsilon, privacy.delta, federation.rounds)
+    if federation.min_samples < 1:
+        raise ConfigError("calibration 'paper' needs federation.min_samples, the smallest client's data size")
+    multiplier = remark_multiplier(privacy.epsilon, privacy.delta, federation.rounds, federation.fraction)
+    return remark_sensitivity(privacy.clip, federation.min_samples) * multiplier

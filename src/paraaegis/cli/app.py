@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli import run
+from paraaegis.cli import compare, lists, run
 from paraaegis.version import __version__
 
 app = typer.Typer(
@@ -17,6 +17,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", epilog="Example: paraaegis run configs/digits.toml --set protect.ratio=0.05")(run.run)
+app.command("compare", epilog="Example: paraaegis compare --preset quick")(compare.compare)
+app.command("methods", epilog="Example: paraaegis methods --json")(lists.methods)
+app.command("datasets", epilog="Example: paraaegis datasets")(lists.datasets)
+app.command("models", epilog="Example: paraaegis models")(lists.models)
+app.command("presets", epilog="Example: paraaegis presets")(lists.presets)
 
 
 def _version(wanted: bool) -> None:

@@ -6,11 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from paraaegis.experiments.compare import Table as Comparison
+from paraaegis.experiments.compare import by_label, cells_text, headers, splits_of
 from paraaegis.experiments.run import Result
 from paraaegis.protocol.state import Line
 
@@ -85,3 +88,19 @@ def summary(result: Result) -> None:
     table.add_row("bytes", f"{size(up)} up and {size(down)} down a round, all clients together")
     table.add_row("folder", result.folder)
     Console(soft_wrap=True).print(table)
+
+
+def show_table(comparison: Comparison, folder: Path) -> None:
+    """A comparison as the paper's Table 1, and where its files lie."""
+    splits = splits_of(comparison)
+    table = Table(title=comparison.title, title_justify="left", header_style="bold")
+    table.add_column("method", no_wrap=True)
+    for name in headers(splits):
+        table.add_column(name, justify="right")
+    for label, rows in by_label(comparison):
+        table.add_row(label, *cells_text(rows, splits))
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console.print(table)
+    console.print("Efficiency = 100 · accuracy / seconds. MB: all clients together, a round.", highlight=False)
+    for name in ("table.md", "table.json", "plot.png"):
+        sys.stdout.write(f"{folder / name}\n")

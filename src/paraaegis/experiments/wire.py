@@ -13,6 +13,7 @@ from paraaegis.config import Config
 from paraaegis.crypto.ckks import new_key, profile
 from paraaegis.crypto.keys import FederationKeys, derive, new_vote_key
 from paraaegis.crypto.streams import system
+from paraaegis.errors import ConfigError
 from paraaegis.methods import Materials, find_method
 from paraaegis.protocol.combine import ServerHalf
 from paraaegis.protocol.once import Once
@@ -70,6 +71,12 @@ def wire(config: Config, learners: Mapping[str, Learner], keys: FederationKeys, 
         seed=config.seed,
         evaluators=(evaluator,),
     )
+    client, missed = plan.longest_absence()
+    if missed > plan.history:
+        raise ConfigError(
+            f"{client} will miss {missed} rounds in a row, but aggregates are kept for {plan.history}: "
+            f"set federation.history to at least {missed}"
+        )
     half, once = method.client(Materials(config, keys)), Once()
     silos = {
         name: Silo(
@@ -84,7 +91,7 @@ def wire(config: Config, learners: Mapping[str, Learner], keys: FederationKeys, 
         )
         for index, (name, learner) in enumerate(learners.items())
     }
-    return Wired(plan, method.server(profile(config.protect.profile)), silos)
+    return Wired(plan, method.server(config), silos)
 
 
 def _length(learners: Mapping[str, Learner]) -> int:

@@ -20,7 +20,7 @@ Progress: TypeAlias = Callable[[int, int], None]  # images done, images in all
 PHOTO_SIDE = 128
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no single answer to ==
 class Dataset:
     """Images (n, height, width, channels), their labels in 0..classes-1, and how to feed them to a model."""
 

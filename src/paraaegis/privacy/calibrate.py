@@ -37,6 +37,13 @@ def remark_multiplier(epsilon: float, delta: float, rounds: int, fraction: float
     return math.sqrt(2 * fraction * rounds * math.log(1 / delta)) / epsilon
 
 
+def varying(sigma: float, rounds: int, ratio: float) -> tuple[float, ...]:
+    """Noise σ_t = σ_0·ρ^t that composes to what `rounds` equal releases of `sigma` do: Σ 1/σ_t² = T/σ²."""
+    powers = [ratio**number for number in range(rounds)]
+    first = sigma * math.sqrt(sum(power**-2 for power in powers) / rounds)
+    return tuple(first * power for power in powers)
+
+
 def remark_sensitivity(clip: float, min_samples: int) -> float:
     """The Remark's Δ = 2θ / min|D_i|.
 

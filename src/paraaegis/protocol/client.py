@@ -6,11 +6,13 @@ what contradicts them. An error leaves the caller with the old state.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
 from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.protocol import round as algorithm
+from paraaegis.protocol.lwe_round import LweHalf
 from paraaegis.protocol.messages import (
     VERSION,
     Aggregate,
@@ -23,6 +25,8 @@ from paraaegis.protocol.messages import (
     Report,
     Reported,
     RollCall,
+    ShareSum,
+    Survivors,
     Upload,
     expect,
 )
@@ -49,6 +53,8 @@ def step(silo: Silo, state: ClientState, message: Message) -> tuple[ClientState,
             return _begin(silo, state, message)
         case Elected():
             return _elected(silo, state, message)
+        case Survivors():
+            return _survivors(silo, state, message)
         case Finish():
             return _finish(silo, state, message)
     raise ProtocolError(f"a client does not answer {type(message).__name__}")
@@ -67,6 +73,7 @@ def _hello(silo: Silo, message: RollCall) -> Hello:
         model=digest(silo.learner.initial()).hex(),
         samples=samples,
         fingerprint=fingerprint(silo.vote_key, plan.run, 0, 0, test, b""),
+        public=silo.identity[1],
     )
 
 
@@ -76,7 +83,7 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
     expect(message, Begin, where)
     _check_begin(silo, state, message)
     watch = Stopwatch()  # its dict is the report's: phases that follow are in it when the reply is packed
-    state = replace(state, total=message.total)
+    state = replace(state, total=message.total, heaviest=message.heaviest)
     state, report = _catch_up(silo, state, message.aggregates, number - 1, watch)
     if not message.train:
         return state, Reported(where=where, report=report)
@@ -84,7 +91,7 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
         update = algorithm.train(silo, state, number)
     state = replace(state, number=number, attempt=attempt, update=update)
     if not silo.half.votes:
-        return _send(silo, state, None, report, watch)
+        return _send(silo, state, None, report, watch, message.publics)
     with watch("vote"):
         votes = algorithm.vote(silo, update, number, attempt)
         mark = silo.fingerprint(number, attempt, state.weights)
@@ -102,20 +109,37 @@ def _elected(silo: Silo, state: ClientState, message: Elected) -> tuple[ClientSt
 
 
 def _send(
-    silo: Silo, state: ClientState, elected: Mask | None, report: Report, watch: Stopwatch
+    silo: Silo,
+    state: ClientState,
+    elected: Mask | None,
+    report: Report,
+    watch: Stopwatch,
+    publics: Mapping[str, bytes] | None = None,
 ) -> tuple[ClientState, Upload]:
     number, attempt, update = state.number, state.attempt, state.update
     if update is None:
         raise ProtocolError(f"{silo.name} has no update to send in round {number}")
     with watch("protect"):
         partition = None if elected is None else silo.partition(number, attempt, elected)
-        protected = algorithm.protect(silo, state, update, partition)
+        protected = algorithm.protect(silo, state, update, partition, publics or {})
         mark = silo.fingerprint(number, attempt, state.weights)
     # Where nothing is kept, nothing can return: the update need not be stored.
     update = None if protected.kept is None else update
     state = replace(state, phase="sent", update=update, kept=protected.kept, elected=elected)
     where = silo.plan.where(number, attempt)
-    return state, Upload(where=where, payload=protected.payload, fingerprint=mark, report=report)
+    upload = Upload(
+        where=where, payload=protected.payload, fingerprint=mark, report=report, shares=dict(protected.shares)
+    )
+    return state, upload
+
+
+def _survivors(silo: Silo, state: ClientState, message: Survivors) -> tuple[ClientState, Message]:
+    if state.phase != "sent" or not isinstance(silo.half, LweHalf):
+        raise ProtocolError(f"Survivors came while {silo.name} is {state.phase}; it is answered once, after an upload")
+    where = silo.plan.where(state.number, state.attempt)
+    expect(message, Survivors, where)
+    row = silo.half.answer(message, silo.name, silo.identity[0], silo.plan.members(state.number))
+    return replace(state, phase="shared"), ShareSum(where=where, row=row)
 
 
 def _finish(silo: Silo, state: ClientState, message: Finish) -> tuple[ClientState, Message]:

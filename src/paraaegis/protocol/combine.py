@@ -32,10 +32,14 @@ class Sum(Protocol):
 
 @dataclass(frozen=True)
 class ServerHalf:
-    """The server's side of a method: whether clients vote, and a new sum of `length` values, k of them inside."""
+    """The server's side of a method: whether clients vote, and a new sum of `length` values, k of them inside.
+
+    `shares` names the LWE form of a method that sums by secret shares; its rounds are those of lwe_round.py.
+    """
 
     votes: bool
     open: Callable[[int, int], Sum]
+    shares: str = ""
 
 
 class GridSum:

@@ -6,15 +6,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
 from paraaegis.errors import CryptoError, DriftError, ProtocolError
-from paraaegis.protocol.combine import ServerHalf, Sum
-from paraaegis.protocol.messages import Aggregate, Frames, Message, Report, pack, sizes, unpack
+from paraaegis.protocol.combine import ServerHalf
+from paraaegis.protocol.messages import Aggregate, Begin, Frames, Message, Report, Where, pack, sizes, unpack
 from paraaegis.protocol.plan import Plan
 from paraaegis.protocol.state import Line, ServerState
-from paraaegis.types import Blob
+from paraaegis.types import Blob, Payload
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,13 @@ class Reply:
     error: str = ""
 
 
+class Closable(Protocol):
+    """A sum that has all it needs."""
+
+    def close(self) -> Payload:
+        """The aggregate's payload."""
+
+
 Item = Exchange | Line | ServerState | None
 Steps = Generator[Item, Reply | None, None]
 Asked = Generator[Item, Reply | None, list[str]]
@@ -43,13 +51,9 @@ class Desk:
 
     def __init__(self, plan: Plan, half: ServerHalf, state: ServerState) -> None:
         self.plan, self.half, self.state = plan, half, state
+        self.publics: dict[str, bytes] = {}  # learnt anew at every start
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}
-
-    @property
-    def total(self) -> int:
-        """W, the weight of all enrolled clients."""
-        return sum(self.plan.weight(samples) for samples in self.state.samples.values())
 
     def open_line(self, number: int) -> Line:
         """The line of a round that begins now."""
@@ -107,12 +111,29 @@ class Desk:
             if past.number > self.state.seen[client]
         )
 
-    def combine(self, line: Line, total: Sum, counted: list[str], elected: Blob | None) -> None:
+    def begins(self, where: Where, members: set[str]) -> dict[str, Message]:
+        """The round's first messages: members train, evaluators that are none only report."""
+        weights = [self.plan.weight(samples) for samples in self.state.samples.values()]
+        publics = {client: self.publics[client] for client in sorted(members, key=self.plan.clients.index)}
+        return {
+            client: Begin(
+                where=where,
+                total=sum(weights),
+                aggregates=self.missed(client),
+                train=client in members,
+                heaviest=max(weights),
+                publics=publics if self.half.shares else {},
+            )
+            for client in self.plan.clients
+            if client in members or client in self.plan.evaluators
+        }
+
+    def combine(self, line: Line, total: Closable | None, counted: list[str], elected: Blob | None) -> None:
         """Line 18 of Algorithm 1: close the sum, or abort the round where too few are left."""
         start = time.perf_counter()
         number, attempt = line.round, 0
         aggregate = Aggregate(number, attempt)
-        if len(counted) >= self.plan.quorum:
+        if total is not None and len(counted) >= self.plan.quorum:
             weight = sum(self.plan.weight(self.state.samples[client]) for client in counted)
             aggregate = Aggregate(number, attempt, weight, tuple(counted), elected, total.close())
             line.clients = counted

@@ -67,6 +67,7 @@ class Hello(Message, frozen=True, tag="hello"):
     model: str
     samples: int
     fingerprint: str
+    public: bytes = b""  # to which key shares for this client are sealed
 
 
 class Begin(Message, frozen=True, tag="begin"):
@@ -75,6 +76,8 @@ class Begin(Message, frozen=True, tag="begin"):
     total: int
     aggregates: tuple[Aggregate, ...]
     train: bool = True
+    heaviest: int = 0  # the largest weight of an enrolled client
+    publics: dict[str, bytes] = {}  # lwe-secagg: to which keys this round's shares are sealed
 
 
 class Ballot(Message, frozen=True, tag="ballot"):
@@ -97,6 +100,20 @@ class Upload(Message, frozen=True, tag="upload"):
     payload: Payload
     fingerprint: str
     report: Report
+    shares: dict[str, Blob] = {}  # lwe-secagg: shares of this client's secret, sealed to each member
+
+
+class Survivors(Message, frozen=True, tag="survivors"):
+    """Server: whose uploads were summed, and the sealed shares that they addressed to this client."""
+
+    clients: tuple[str, ...]
+    shares: dict[str, Blob]
+
+
+class ShareSum(Message, frozen=True, tag="share-sum"):
+    """Client: the sum of the survivors' shares that it holds."""
+
+    row: Blob
 
 
 class Finish(Message, frozen=True, tag="finish"):
@@ -111,7 +128,7 @@ class Reported(Message, frozen=True, tag="reported"):
     report: Report
 
 
-AnyMessage = RollCall | Hello | Begin | Ballot | Elected | Upload | Finish | Reported
+AnyMessage = RollCall | Hello | Begin | Ballot | Elected | Upload | Survivors | ShareSum | Finish | Reported
 Some = TypeVar("Some", bound=Message)
 
 
@@ -178,8 +195,12 @@ def _blobs(message: Message) -> Iterator[tuple[str, Blob]]:
             yield "ballot", message.votes
         case Elected():
             yield "elected", message.positions
-        case Upload():
-            yield from _payload_blobs(message.payload)
+        case Upload() | Survivors():
+            yield from (("shares", blob) for blob in message.shares.values())
+            if isinstance(message, Upload):
+                yield from _payload_blobs(message.payload)
+        case ShareSum():
+            yield "shares", message.row
         case Begin() | Finish():
             for aggregate in message.aggregates:
                 if aggregate.elected is not None:

@@ -6,29 +6,41 @@ guard for the whole update, or one inside and one outside the partition. The ser
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paraaegis.crypto.ckks import Secret
 from paraaegis.errors import ProtocolError
-from paraaegis.grid import pack_grid, to_grid, unpack_grid
+from paraaegis.grid import from_grid, pack_grid, to_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.protocol.combine import expect_kind
 from paraaegis.protocol.partition import Partition
-from paraaegis.types import Grid, Payload, Vector
+from paraaegis.types import Blob, Grid, Payload, Vector
 
 
 @dataclass(frozen=True)
-class Turn:
-    """What a client knows of its own upload: the round, its weight n_i/W, how many may be summed, its noise."""
+class Sight:
+    """What an aggregate is read with: its round, how many may be in it, the heaviest client's n_i/W, the partition."""
 
     number: int
-    weight: float
+    attempt: int
     clients: int
+    heaviest: float
+    partition: Partition | None
+
+
+@dataclass(frozen=True)
+class Turn(Sight):
+    """What an upload is made with, beside that: this client's n_i/W, its noise and, for shares, its peers' keys."""
+
+    weight: float
     rng: np.random.Generator
-    partition: Partition | None = None
+    name: str
+    publics: Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,7 @@ class Protected:
 
     payload: Payload
     kept: Vector | None = None
+    shares: Mapping[str, Blob] = field(default_factory=dict)
 
 
 class Carrier(Protocol):
@@ -109,7 +122,7 @@ class ClientHalf(Protocol):
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """What of this update leaves the client."""
 
-    def reveal(self, aggregate: Payload, partition: Partition | None) -> Grid:
+    def reveal(self, aggregate: Payload, sight: Sight) -> NDArray[np.float64]:
         """The sum of all clients' weighted updates, in parameter order."""
 
 
@@ -125,9 +138,9 @@ class Whole:
         payload = self.guard.carrier.pack(self.guard.steps(update, turn), turn.clients)
         return Protected(payload, self.guard.kept(update))
 
-    def reveal(self, aggregate: Payload, partition: Partition | None) -> Grid:  # noqa: ARG002
+    def reveal(self, aggregate: Payload, sight: Sight) -> NDArray[np.float64]:  # noqa: ARG002
         """See ClientHalf."""
-        return self.guard.carrier.unpack(aggregate)
+        return from_grid(self.guard.carrier.unpack(aggregate))
 
 
 @dataclass(frozen=True)
@@ -152,16 +165,16 @@ class Parallel:
         kept = None if cut is None else partition.merge(np.zeros_like(inside), cut)
         return Protected(Payload("parallel", update.size, parts=tuple(parts)), kept)
 
-    def reveal(self, aggregate: Payload, partition: Partition | None) -> Grid:
+    def reveal(self, aggregate: Payload, sight: Sight) -> NDArray[np.float64]:
         """See ClientHalf. Lines 20 and 21 of Algorithm 1."""
-        partition = _partition(partition)
+        partition = _partition(sight.partition)
         expect_kind(aggregate, "parallel", 1 if self.outside is None else 2)
         inside = self.inside.carrier.unpack(aggregate.parts[0])
         if self.outside is None:
             outside = np.zeros(aggregate.length - inside.size, dtype=np.int64)
         else:
             outside = partition.from_travel(self.outside.carrier.unpack(aggregate.parts[1]))
-        return partition.merge(inside, outside)
+        return from_grid(partition.merge(inside, outside))
 
 
 def _partition(partition: Partition | None) -> Partition:

@@ -7,16 +7,16 @@ aggregate, which the paper puts at a round's end, opens the next one here, so th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from paraaegis.errors import ProtocolError, UpdateError
-from paraaegis.grid import from_grid
 from paraaegis.protocol.desk import Desk, Steps, same
-from paraaegis.protocol.messages import Aggregate, Ballot, Begin, Elected, Message, Reported, Upload, expect
+from paraaegis.protocol.messages import Aggregate, Ballot, Elected, Message, Reported, Upload, expect
 from paraaegis.protocol.partition import Partition
-from paraaegis.protocol.protect import Protected, Turn
+from paraaegis.protocol.protect import Protected, Sight, Turn
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import Tally, cast, pack_positions, select
@@ -42,10 +42,21 @@ def vote(silo: Silo, update: Vector, number: int, attempt: int) -> Blob:
     return cast(chosen, silo.order(number, attempt))
 
 
-def protect(silo: Silo, state: ClientState, update: Vector, partition: Partition | None) -> Protected:
+def protect(
+    silo: Silo, state: ClientState, update: Vector, partition: Partition | None, publics: Mapping[str, bytes]
+) -> Protected:
     """Lines 13 to 16: divide the update, perturb the outside, encrypt the inside."""
-    weight = silo.plan.weight(silo.learner.samples) / state.total
-    turn = Turn(state.number, weight, silo.plan.sampled, silo.noise(state.number), partition)
+    turn = Turn(
+        number=state.number,
+        attempt=state.attempt,
+        clients=silo.plan.sampled,
+        heaviest=state.heaviest / state.total,
+        partition=partition,
+        weight=silo.plan.weight(silo.learner.samples) / state.total,
+        rng=silo.noise(state.number),
+        name=silo.name,
+        publics=publics,
+    )
     return silo.half.protect(update, turn)
 
 
@@ -79,12 +90,7 @@ def serve_round(desk: Desk, number: int) -> Steps:
         else:
             take_upload(client, reply)
 
-    begins: dict[str, Message] = {
-        client: Begin(where=where, total=desk.total, aggregates=desk.missed(client), train=client in members)
-        for client in plan.clients
-        if client in members or client in plan.evaluators
-    }
-    answered = yield from desk.ask(line, begins, take_first)  # lines 4 to 9
+    answered = yield from desk.ask(line, desk.begins(where, members), take_first)  # lines 4 to 9
     yield from desk.conclude(answered, number - 1)
     counted = [client for client in answered if client in members]
     elected = None
@@ -108,8 +114,9 @@ def reveal(silo: Silo, state: ClientState, aggregate: Aggregate, elected: Mask |
         if elected is None:
             raise ProtocolError(f"round {number} came without its elected positions")
         partition = silo.partition(number, attempt, elected)
-    steps = silo.half.reveal(payload, partition)
-    return (from_grid(steps) * (state.total / aggregate.weight)).astype(np.float32)
+    sight = Sight(number, attempt, silo.plan.sampled, state.heaviest / state.total, partition)
+    summed = silo.half.reveal(payload, sight)
+    return (summed * (state.total / aggregate.weight)).astype(np.float32)
 
 
 def apply(silo: Silo, state: ClientState, delta: Vector | None, aggregate: Aggregate) -> ClientState:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from paraaegis.errors import ProtocolError
 from paraaegis.protocol.desk import Desk, Exchange, Item, Reply, Steps, same
+from paraaegis.protocol.lwe_round import serve_lwe_round
 from paraaegis.protocol.messages import Finish, Hello, Message, Reported, RollCall, expect
 from paraaegis.protocol.round import serve_round
 from paraaegis.protocol.state import Line, ServerState
@@ -18,7 +19,7 @@ def serve(desk: Desk) -> Steps:
     """All rounds, or what is left of them."""
     yield from _roll_call(desk)
     for number in range(desk.state.number + 1, desk.plan.rounds + 1):
-        yield from serve_round(desk, number)
+        yield from serve_lwe_round(desk, number) if desk.half.shares else serve_round(desk, number)
         yield desk.state
     yield from _finish(desk)
 
@@ -43,6 +44,7 @@ def _roll_call(desk: Desk) -> Steps:
     if state.samples not in ({}, samples):
         raise ProtocolError(f"clients came back with other sample counts: {state.samples} became {samples}")
     state.samples = samples
+    desk.publics = {client: hello.public for client, hello in hellos.items()}
     state.seen = state.seen or dict.fromkeys(samples, 0)
 
 

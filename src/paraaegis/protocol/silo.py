@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from paraaegis.crypto.sealing import new_pair
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
 from paraaegis.protocol.messages import VERSION
 from paraaegis.protocol.once import Once
@@ -33,6 +34,7 @@ class Silo:
     noise: Draw
     votes: Draw
     once: Once = field(default_factory=Once)
+    identity: tuple[bytes, bytes] = field(default_factory=new_pair, repr=False)  # private and public, for shares
 
     def order(self, number: int, attempt: int) -> Order:
         """The secret order of a round."""

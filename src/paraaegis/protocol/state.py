@@ -14,12 +14,12 @@ from paraaegis.errors import RunError
 from paraaegis.protocol.messages import Aggregate
 from paraaegis.types import Arrays, Blob, Mask, Vector
 
-Phase = Literal["idle", "voted", "sent"]
+Phase = Literal["idle", "voted", "sent", "shared"]
 
 
 @dataclass(frozen=True, eq=False)
 class ClientState:
-    """A client between two messages: Idle → Voted → Sent → Idle.
+    """A client between two messages: Idle → Voted → Sent → Idle, for lwe-secagg Idle → Sent → Shared → Idle.
 
     `number` and `attempt` are the last answered: each is answered once, because a repeated order links rounds.
     """
@@ -30,6 +30,7 @@ class ClientState:
     attempt: int = 0
     applied: int = 0
     total: int = 0  # W, fixed for the run
+    heaviest: int = 0  # the largest weight in it
     residual: Vector | None = None  # feedback: what goes into the next update
     update: Vector | None = None  # voted: what to send; sent: what returns to the residual if it was not counted
     kept: Vector | None = None  # sent: the residual if the upload was counted

@@ -1,0 +1,47 @@
+"""`paraaegis compare`: a grid of runs and its table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paraaegis.errors import ConfigError
+
+
+def compare(
+    configs: Annotated[list[Path] | None, typer.Argument(help="Configurations to compare, a cell each.")] = None,
+    preset: Annotated[str, typer.Option(help="A preset's name (see `paraaegis presets`) or TOML file.")] = "",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key in every cell.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The comparison's folder. Default: runs/compare-NAME.")] = None,
+    fresh: Annotated[bool, typer.Option(help="Start over instead of going on.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Run a grid of configurations one after another, or go on with it, and show the table."""
+    from paraaegis.experiments.preset import cells_of, cells_of_files, read_preset
+
+    if bool(preset) == bool(configs):
+        raise ConfigError("give either --preset NAME or configurations to compare")
+    if preset:
+        chosen = read_preset(preset)
+        title, paper, cells = chosen.title, chosen.paper, cells_of(chosen, settings or [])
+    else:
+        title, paper, cells = "Comparison", "", cells_of_files(configs or [], settings or [])
+    folder = out or Path("runs") / f"compare-{Path(preset).stem if preset else '-'.join(p.stem for p in configs or [])}"
+
+    from paraaegis.cli.display import show_table, shown_rounds
+    from paraaegis.experiments.compare import compare as carry_out
+    from paraaegis.experiments.plot import plot
+
+    table = carry_out(
+        title, paper, cells, folder, fresh, lambda name, rounds: shown_rounds(rounds, name, quiet=as_json)
+    )
+    plot(table, folder / "plot.png")
+    if as_json:
+        sys.stdout.write((folder / "table.json").read_text() + "\n")
+    else:
+        show_table(table, folder)

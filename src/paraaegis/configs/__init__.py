@@ -1,0 +1,1 @@
+"""The configurations and presets that are shipped with the package."""

@@ -1,0 +1,199 @@
+"""Secure aggregation by learning with errors (Stevens et al. 2022), modulo the prime q = 2^31 − 1.
+
+Client i sends h_i = x_i + A·s_i + e_i mod q: x_i its rounded values, A public and expanded from a seed, s_i a
+secret for one attempt of one round, e_i a Gaussian error. With Σs_i, rebuilt from Shamir shares, the server
+takes Σh_i − A·Σs_i = Σx_i + Σe_i. The errors hide the values and, summed, are the noise that gives DP.
+
+ring    blocks of 1024 values: a_b·s in Z_q[x]/(x^1024 + 1), a new public a_b a block, one ternary s.
+        Σs_i of h honest clients tells about ½·log₂(h/(h − 1)) of the 1.58 bits of a coefficient of one s_i.
+matrix  a new row of 710 public numbers a value, s uniform mod q, as published. Σs_i tells nothing of one s_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import floor, isfinite, log2, sqrt
+from typing import TypeAlias
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from paraaegis.crypto.keys import derive
+from paraaegis.crypto.shamir import Q as Q
+from paraaegis.crypto.shamir import centre
+from paraaegis.errors import CryptoError, UpdateError
+
+Integers: TypeAlias = NDArray[np.int64]
+
+RING = 1024
+MATRIX = 710
+MIN_ERROR_STD = 1000.0
+TAIL = 10.0  # deviations kept free of overflow; beyond 6 lies one draw in 10^9, and a sum has 10^7
+_BLOCKS = 32  # of the ring, multiplied at once; this and the next shape A, so every party must use the same
+_ROWS = 128  # of the matrix, in memory at once
+_BASE = 128  # of a secret's digits in an FFT: q·1024·64 < 2^48 is exact in float64, 2^53 is not
+_TWIST = np.exp(1j * np.pi * np.arange(RING // 2) / RING)
+
+
+class Ring:
+    """Blocks of 1024 values, one ternary secret polynomial."""
+
+    name = "ring"
+    size = RING
+    bound = 1  # the largest |coefficient| of one client's secret
+
+    def secret(self, rng: np.random.Generator) -> Integers:
+        """Draw 1024 coefficients, uniform in {−1, 0, 1}; `rng` must be cryptographic."""
+        return rng.integers(-1, 2, size=RING, dtype=np.int64)
+
+    def mask(self, seed: bytes, secret: Integers, length: int) -> Integers:
+        """Return A·s, `length` values in [0, q). Exact for any secret, fastest for coefficients below 64."""
+        result = np.empty(length, dtype=np.int64)
+        for start in range(0, length, _BLOCKS * RING):
+            part = result[start : start + _BLOCKS * RING]
+            public = expand(seed, self.name, start, -(-part.size // RING), RING)
+            part[:] = multiply(public, secret).reshape(-1)[: part.size]
+        return result
+
+
+class Matrix:
+    """A row of 710 public numbers a value, a uniform secret vector."""
+
+    name = "matrix"
+    size = MATRIX
+    bound = Q // 2
+
+    def secret(self, rng: np.random.Generator) -> Integers:
+        """Draw 710 numbers, uniform in [0, q); `rng` must be cryptographic."""
+        return rng.integers(0, Q, size=MATRIX, dtype=np.int64)
+
+    def mask(self, seed: bytes, secret: Integers, length: int) -> Integers:
+        """Return A·s, `length` values in [0, q). Digits of 11 bits keep float64 sums below 2^51, exact."""
+        shifts = np.array([0, 11, 22])
+        digits = (((secret % Q)[:, None] >> shifts) & 2047).astype(np.float64)
+        result = np.empty(length, dtype=np.int64)
+        for start in range(0, length, _ROWS):
+            part = result[start : start + _ROWS]
+            public = expand(seed, self.name, start, part.size, MATRIX).astype(np.float64)
+            part[:] = (((public @ digits).astype(np.int64) % Q) << shifts).sum(axis=1) % Q
+        return result
+
+
+Form: TypeAlias = Ring | Matrix
+FORMS: dict[str, Form] = {"ring": Ring(), "matrix": Matrix()}
+
+
+def conceal(
+    values: Integers, form: Form, seed: bytes, secret: Integers, error_std: float, rng: np.random.Generator
+) -> tuple[NDArray[np.uint32], Integers]:
+    """Return what a client sends, h = x + A·s + e mod q, and the error e, which never leaves it.
+
+    `secret` must be fresh. `rng` draws e; it must be cryptographic.
+    """
+    if values.size and max(int(values.max()), -int(values.min())) > Q // 2:
+        raise UpdateError(f"values must lie within ±{Q // 2} to be summed; use the scale that `plan` returns")
+    noise = error(rng, error_std, values.size)
+    return ((form.mask(seed, secret, values.size) + values + noise) % Q).astype(np.uint32), noise
+
+
+def unmask(total: Integers, form: Form, seed: bytes, secret: Integers, clients: int) -> Integers:
+    """Return Σx_i + Σe_i, centred, from total = Σh_i and the summed secret of the same `clients` clients."""
+    limit = clients * form.bound
+    if secret.shape != (form.size,) or np.abs(centre(secret)).max() > limit:
+        raise CryptoError(
+            f"{clients} secrets in {form.name} form sum to {form.size} numbers within ±{limit}, "
+            f"got {secret.size} that do not fit; a share is wrong or missing"
+        )
+    return centre(total - form.mask(seed, secret, total.size))
+
+
+def error(rng: np.random.Generator, std: float, size: int) -> Integers:
+    """Draw one client's errors: a Gaussian rounded to integers, harmless as it adds a std of 0.29 to 1000."""
+    if not (std >= MIN_ERROR_STD and isfinite(std)):
+        raise CryptoError(
+            f"an LWE error needs a std of at least {MIN_ERROR_STD:.0f} in integer units (about 135 bits of "
+            f"security; 3.2 would give about 53), got {std:.4g}; take more noise (lower epsilon)"
+        )
+    noise = rng.normal(0.0, std, size)
+    return np.rint(noise, out=noise).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How real values become integers, x = round(scale·u); the other two are in integer units."""
+
+    scale: float
+    sensitivity: float
+    error_std: float
+
+
+def plan(clip: float, sigma: float, length: int, clients: int, quorum: int, colluders: int = 1) -> Plan:
+    """Choose the scale, the largest power of two at which N `clients` cannot overflow, and the error's std.
+
+    `sigma` is the std that the sum needs at sensitivity `clip` (θ), both in real units. An error has the std
+    (σ/θ)·Δ/√(m − c), Δ the accounted sensitivity: of a quorum of m survivors c know their own errors, and
+    those of the others still add up to σ. No overflow: N·(scale·θ + ½) + TAIL·√N·error_std < q/2.
+    """
+    if not (0 < clip < float("inf") and 0 < sigma < float("inf")):
+        raise CryptoError(f"LWE needs a finite clip and noise above 0, got clip {clip} and sigma {sigma}")
+    if not 1 <= colluders < quorum <= clients:
+        raise CryptoError(f"LWE needs 1 ≤ colluders < quorum ≤ clients, got {colluders}, {quorum}, {clients}")
+    multiplier = sigma / clip / sqrt(quorum - colluders)  # of one client's error
+    tails = TAIL * sqrt(clients) * multiplier
+    room = Q / 2 - clients / 2 - tails * accounted_sensitivity(0.0, clip, length)
+    given = f"{length} values, {clients} clients and noise of {sigma / clip:.4g} times the clip"
+    if room <= 0:
+        raise CryptoError(f"{given} overflow at any scale; take less noise (raise epsilon) or fewer clients")
+    scale = 2.0 ** floor(log2(room / (clip * (clients + tails))))
+    sensitivity = accounted_sensitivity(scale, clip, length)
+    if multiplier * sensitivity < MIN_ERROR_STD:
+        raise CryptoError(
+            f"{given} leave an error of std {multiplier * sensitivity:.4g} at the largest scale without "
+            f"overflow; LWE needs {MIN_ERROR_STD:.0f}: take more noise (lower epsilon) or fewer clients"
+        )
+    return Plan(scale, sensitivity, multiplier * sensitivity)
+
+
+def accounted_sensitivity(scale: float, clip: float, length: int) -> float:
+    """Return Δ = scale·θ + √d/2: what one client can move the sum by, in integer units, rounding included."""
+    return scale * clip + sqrt(length) / 2
+
+
+def expand(seed: bytes, form: str, start: int, rows: int, columns: int) -> NDArray[np.int32]:
+    """Expand the public numbers for the values from `start` on, uniform mod q and centred.
+
+    The stream is standard AES-256-CTR, so every silo has the same A, whatever its version of numpy.
+    """
+    cipher = Cipher(algorithms.AES(derive(seed, "lwe", form, start)), modes.CTR(bytes(16))).encryptor()
+    return draw(lambda size: cipher.update(bytes(size)), rows * columns).reshape(rows, columns)
+
+
+def draw(stream: Callable[[int], bytes], count: int) -> NDArray[np.int32]:
+    """Draw numbers uniform in [−(q − 1)/2, (q − 1)/2], from 31 bits each; −2^30 is drawn again."""
+    numbers = np.frombuffer(stream(4 * count), dtype="<i4") >> 1
+    while (again := np.flatnonzero(numbers == -(2**30))).size:
+        numbers[again] = np.frombuffer(stream(4 * again.size), dtype="<i4") >> 1
+    return numbers
+
+
+def multiply(blocks: NDArray[np.int32], secret: Integers) -> Integers:
+    """Return blocks·secret in Z_q[x]/(x^1024 + 1), in [0, q), for centred blocks (count × 1024); exact."""
+    digits = [centre(secret)]  # in base 128, from −64 to 63, lowest first; a ternary secret has one
+    while (carry := (digits[-1] + _BASE // 2) // _BASE).any():
+        digits[-1] = digits[-1] - carry * _BASE
+        digits.append(carry)
+    spectrum = _transform(blocks)
+    result = np.zeros((), dtype=np.int64)
+    for digit in reversed(digits):
+        folded = np.fft.ifft(spectrum * _transform(digit)) * _TWIST.conj()
+        product = np.rint(np.concatenate([folded.real, folded.imag], axis=-1)).astype(np.int64)
+        result = (result * _BASE + product) % Q
+    return result
+
+
+def _transform(blocks: NDArray[np.signedinteger]) -> NDArray[np.complex128]:
+    """Evaluate at the 512 roots of x^512 = i; the values at the other 512 are their conjugates."""
+    low, high = np.split(blocks, 2, axis=-1)
+    return np.fft.fft((low + 1j * high) * _TWIST)

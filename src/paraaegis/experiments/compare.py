@@ -1,0 +1,110 @@
+"""A grid of runs, one after another so that seconds mean something, and the table made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import msgspec
+
+from paraaegis.experiments.folder import write_whole
+from paraaegis.experiments.preset import Cell
+from paraaegis.experiments.run import OnLine, Result, run
+
+Shown = Callable[[str, int], AbstractContextManager[OnLine]]
+
+
+class TableRow(msgspec.Struct, kw_only=True):
+    """One cell's result. Accuracy in percent; bytes of all clients together, a round."""
+
+    method: str
+    label: str
+    split: str
+    seed: int
+    accuracy: float
+    seconds: float
+    efficiency: float  # 100 · accuracy / seconds, the paper's ratio
+    bytes_up: float
+    bytes_down: float
+    folder: str
+
+
+class Table(msgspec.Struct, kw_only=True):
+    """A comparison."""
+
+    title: str
+    paper: str
+    rows: list[TableRow]
+
+
+def compare(title: str, paper: str, cells: Sequence[Cell], out: Path, fresh: bool, shown: Shown) -> Table:
+    """Run every cell that is not done yet; write and return the table."""
+    rows = []
+    for index, cell in enumerate(cells):
+        name = f"{index + 1}/{len(cells)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")
+        with shown(name, cell.config.federation.rounds) as show:
+            rows.append(row_of(cell, run(cell.config, out / cell.folder, fresh, show)))
+    table = Table(title=title, paper=paper, rows=rows)
+    write_whole(out / "table.json", lambda file: file.write(msgspec.json.format(msgspec.json.encode(table), indent=2)))
+    write_whole(out / "table.md", lambda file: file.write(markdown(table).encode()))
+    return table
+
+
+def row_of(cell: Cell, result: Result) -> TableRow:
+    """A cell's line of the table."""
+    accuracy = 100 * result.metrics["accuracy"]
+    return TableRow(
+        method=result.method,
+        label=cell.label,
+        split=cell.split,
+        seed=cell.seed,
+        accuracy=accuracy,
+        seconds=result.seconds,
+        efficiency=100 * accuracy / result.seconds,
+        bytes_up=result.bytes_up / result.rounds,
+        bytes_down=result.bytes_down / result.rounds,
+        folder=cell.folder,
+    )
+
+
+def by_label(table: Table) -> list[tuple[str, list[TableRow]]]:
+    """Rows of one label (and seed) together, in order; a label with several seeds stands once for each."""
+    seeds = {row.seed for row in table.rows}
+    grouped: dict[str, list[TableRow]] = {}
+    for row in table.rows:
+        label = row.label if len(seeds) == 1 else f"{row.label}, seed {row.seed}"
+        grouped.setdefault(label, []).append(row)
+    return list(grouped.items())
+
+
+def splits_of(table: Table) -> list[str]:
+    """The splits, in the order in which they come."""
+    return list(dict.fromkeys(row.split for row in table.rows))
+
+
+def cells_text(rows: Iterable[TableRow], splits: Sequence[str]) -> list[str]:
+    """Accuracy, seconds and efficiency for each split, then bytes: the columns of the paper's Table 1 and ours."""
+    found = {row.split: row for row in rows}
+    present = [found.get(split) for split in splits]
+    texts = [f"{row.accuracy:.2f}" if row else "" for row in present]
+    texts += [f"{row.seconds:.1f}" if row else "" for row in present]
+    texts += [f"{row.efficiency:.1f}" if row else "" for row in present]
+    first = next(row for row in present if row)
+    return [*texts, f"{first.bytes_up / 1e6:.2f}", f"{first.bytes_down / 1e6:.2f}"]
+
+
+def headers(splits: Sequence[str]) -> list[str]:
+    """The headers of `cells_text`."""
+    groups = [f"{what} {split}" for what in ("accuracy %", "seconds", "efficiency") for split in splits]
+    return [*groups, "MB up", "MB down"]
+
+
+def markdown(table: Table) -> str:
+    """The table for a document."""
+    splits = splits_of(table)
+    names = ["method", *headers(splits)]
+    lines = [f"**{table.title}**", "", "| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
+    lines += [f"| {label} | " + " | ".join(cells_text(rows, splits)) + " |" for label, rows in by_label(table)]
+    lines += ["", "Efficiency = 100 · accuracy / seconds. MB: all clients together, a round, first split.", ""]
+    return "\n".join(lines)

@@ -1,0 +1,116 @@
+"""A comparison as a TOML file: one configuration, changed by rows (methods), splits and seeds.
+
+title = "…"
+paper = "table1"                    # whose figures stand beside ours, if any
+seeds = [0]
+[config.federation] …               # what all cells share, in the words of a run's configuration
+[splits.iid]
+"data.split" = "iid"
+[[rows]]
+label = "paraaegis-static-10"
+splits = ["iid"]                    # default: all
+seeds = [0, 1, 2]                   # default: the preset's
+set = { "protect.method" = "paraaegis-static", "protect.ratio" = 0.1 }
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from paraaegis.config import Config, load_config, make_config
+from paraaegis.errors import ConfigError
+
+
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of the table: what is changed for it, and in which splits it is run."""
+
+    label: str
+    set: dict[str, Any] = {}
+    splits: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+
+class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A grid of runs."""
+
+    title: str
+    rows: list[Row]
+    splits: dict[str, dict[str, Any]]
+    config: dict[str, Any] = {}
+    seeds: tuple[int, ...] = (0,)
+    paper: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison."""
+
+    label: str
+    split: str
+    seed: int
+    config: Config
+
+    @property
+    def folder(self) -> str:
+        """The cell's folder below the comparison's."""
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{self.label}--{self.split}--seed{self.seed}")
+
+
+def preset_names() -> list[str]:
+    """The presets that are shipped."""
+    shipped = (file for file in files("paraaegis.configs").iterdir() if file.name.endswith(".toml"))
+    return sorted(file.name[:-5] for file in shipped if "[[rows]]" in file.read_text())
+
+
+def read_preset(name: str) -> Preset:
+    """A shipped preset by name, or one of your own by path."""
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise ConfigError(f"there is no preset file {name}")
+        text = path.read_text()
+    elif name in preset_names():
+        text = (files("paraaegis.configs") / f"{name}.toml").read_text()
+    else:
+        raise ConfigError(f"preset must be one of {', '.join(preset_names())} or a path, got {name!r}")
+    try:
+        return msgspec.convert(tomllib.loads(text), Preset)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"preset {name}: {error}") from error
+
+
+def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:
+    """Every run of a preset, each checked before the first starts; `settings` change them all."""
+    cells = []
+    for row in preset.rows:
+        for split in row.splits or preset.splits:
+            if split not in preset.splits:
+                raise ConfigError(f"row {row.label!r} names split {split!r}; there are {', '.join(preset.splits)}")
+            for seed in row.seeds or preset.seeds:
+                changes = {**preset.splits[split], **row.set, "seed": seed}
+                lines = [tomli_w.dumps({"value": value}).partition("=")[2].strip() for value in changes.values()]
+                assigned = [f"{key}={text}" for key, text in zip(changes, lines, strict=True)]
+                cells.append(Cell(row.label, split, seed, make_config(preset.config, [*assigned, *settings])))
+    if len({cell.folder for cell in cells}) != len(cells):
+        raise ConfigError("two cells of a comparison have the same label, split and seed")
+    return cells
+
+
+def cells_of_files(paths: Iterable[Path], settings: Iterable[str] = ()) -> list[Cell]:
+    """Plain configurations as cells, labelled by their file's name."""
+    configs = {path.stem: load_config(path, settings) for path in paths}
+    return [Cell(label, split_name(config), config.seed, config) for label, config in configs.items()]
+
+
+def split_name(config: Config) -> str:
+    """A split as the tables name it."""
+    return "iid" if config.data.split == "iid" else f"dirichlet-{config.data.alpha:g}"

@@ -1,0 +1,175 @@
+"""A round of lwe-secagg (Stevens et al. 2022): masked values up, then shares of the masks' secret, never one alone.
+
+exchange 1   client → server   h_i = x_i + A·s_i + e_i, and shares of s_i, each sealed to one member
+exchange 2   server → client   who is in the sum, and the sealed shares that they sent to this client
+             client → server   the sum of these shares
+the server   rebuilds Σs_i and is left with Σx_i + Σe_i; the summed errors are the DP noise
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from paraaegis.crypto import lwe
+from paraaegis.crypto.sealing import seal, unseal
+from paraaegis.crypto.shamir import Q, rebuild, share, thresholds
+from paraaegis.crypto.streams import system
+from paraaegis.errors import CryptoError, ProtocolError
+from paraaegis.grid import iterate_grid, pack_grid, unpack_grid
+from paraaegis.privacy.gaussian import Gaussian
+from paraaegis.protocol.combine import expect_kind
+from paraaegis.protocol.desk import Desk, Steps, same
+from paraaegis.protocol.messages import Message, Reported, ShareSum, Survivors, Upload, Where, expect
+from paraaegis.protocol.protect import Protected, Sight, Turn
+from paraaegis.types import Blob, Payload, Vector
+
+
+@dataclass(frozen=True)
+class LweHalf:
+    """The client's half. `group` is a secret of the clients, so that the server cannot seal shares of its own."""
+
+    run: str
+    form: str
+    gaussian: Gaussian
+    quorum: int
+    colluders: int
+    group: bytes = field(repr=False)
+    votes: bool = False
+
+    def protect(self, update: Vector, turn: Turn) -> Protected:
+        """Clip, weigh, scale, round; mask with a fresh secret and add the error; seal the secret's shares."""
+        if not 0 < turn.weight <= turn.heaviest or turn.name not in turn.publics:
+            raise ProtocolError(
+                f"{turn.name} with weight {turn.weight:.4g} is not among the members {sorted(turn.publics)} "
+                f"of weight up to {turn.heaviest:.4g}"
+            )
+        form, numbers = lwe.FORMS[self.form], self._numbers(turn, update.size)
+        clipped = np.multiply(update, self.gaussian.shrink(update) * turn.weight * numbers.scale, dtype=np.float64)
+        secret = form.secret(system())
+        seed = public_seed(self.run, turn.number, turn.attempt)
+        masked, _ = lwe.conceal(np.rint(clipped).astype(np.int64), form, seed, secret, numbers.error_std, turn.rng)
+        rows = share(secret, thresholds(len(turn.publics), self.quorum), system())
+        shares = {
+            name: Blob(
+                seal(public, row.astype("<u4").tobytes(), self._context(turn, turn.name, name), group=self.group)
+            )
+            for (name, public), row in zip(turn.publics.items(), rows, strict=True)
+        }
+        return Protected(Payload("lwe", update.size, pack_grid(masked.astype(np.int64))), shares=shares)
+
+    def answer(self, message: Survivors, name: str, private: bytes, members: Collection[str]) -> Blob:
+        """The sum of the survivors' shares; for one set a round, of at least quorum size, with this client in it."""
+        survivors = message.clients
+        if len(set(survivors)) != len(survivors) or not set(survivors) <= set(members) or name not in survivors:
+            raise ProtocolError(f"survivors must be members of the round with {name} among them, got {survivors}")
+        if len(survivors) < self.quorum or set(message.shares) != set(survivors):
+            raise ProtocolError(
+                f"shares of at least {self.quorum} survivors are summed, got {len(survivors)} survivors and "
+                f"{len(message.shares)} shares"
+            )
+        total = np.zeros(thresholds(len(members), self.quorum).columns(lwe.FORMS[self.form].size), dtype=np.int64)
+        for sender in survivors:
+            context = self._context(message.where, sender, name)
+            row = unseal(private, bytes(message.shares[sender].view), context, group=self.group)
+            if len(row) != 4 * total.size:
+                raise CryptoError(f"a share has {4 * total.size} bytes, got {len(row)} from {sender}")
+            total += np.frombuffer(row, dtype="<u4")
+        return Blob((total % Q).astype("<u4").data)
+
+    def reveal(self, aggregate: Payload, sight: Sight) -> NDArray[np.float64]:
+        """The noised sum in real units."""
+        expect_kind(aggregate, "lwe")
+        return unpack_grid(aggregate.chunks, aggregate.length) / self._numbers(sight, aggregate.length).scale
+
+    def _numbers(self, sight: Sight, length: int) -> lwe.Plan:
+        """Scale and error for sensitivity θ·max n_i/W; both sides of the round derive the same."""
+        clip, sigma = self.gaussian.clip * sight.heaviest, self.gaussian.sigmas[sight.number - 1] * sight.heaviest
+        return lwe.plan(clip, sigma, length, sight.clients, self.quorum, self.colluders)
+
+    def _context(self, place: Sight | Where, sender: str, receiver: str) -> bytes:
+        return msgspec.msgpack.encode([self.run, place.number, place.attempt, sender, receiver])
+
+
+class MaskedSum:
+    """A running sum of masked values mod q; the server's, without any secret."""
+
+    def __init__(self, length: int) -> None:
+        self.values = np.zeros(length, dtype=np.int64)
+
+    def add(self, upload: Payload) -> None:
+        """Add one client's masked values, all or none."""
+        expect_kind(upload, "lwe")
+        if upload.length != self.values.size:
+            raise ProtocolError(f"a payload of {self.values.size} masked values was expected, got {upload.length}")
+        for where, part in iterate_grid(upload.chunks, upload.length):
+            self.values[where] += part
+        self.values %= Q
+
+
+@dataclass(frozen=True)
+class Unmasked:
+    """A sum whose mask is gone, ready to be closed."""
+
+    values: NDArray[np.int64]
+
+    def close(self) -> Payload:
+        """The noised sum, in integer units."""
+        return Payload("lwe", self.values.size, pack_grid(self.values))
+
+
+def serve_lwe_round(desk: Desk, number: int) -> Steps:
+    """One round as the server sees it."""
+    plan, where, line = desk.plan, desk.plan.where(number), desk.open_line(number)
+    members = plan.members(number)
+    total, form = MaskedSum(plan.length), lwe.FORMS[desk.half.shares]
+    sealed: dict[str, dict[str, Blob]] = {}
+    rows: dict[int, NDArray[np.int64]] = {}
+    prints: dict[str, str] = {}
+
+    def take_upload(client: str, reply: Message) -> None:
+        if client not in members:
+            desk.note(client, expect(reply, Reported, where).report)
+            return
+        upload = expect(reply, Upload, where)
+        same({**prints, client: upload.fingerprint}, "models")
+        if set(upload.shares) != set(members):
+            raise ProtocolError(f"shares for {sorted(members)} were expected, got {sorted(upload.shares)}")
+        total.add(upload.payload)
+        sealed[client], prints[client] = upload.shares, upload.fingerprint
+        desk.note(client, upload.report)
+
+    def take_shares(client: str, reply: Message) -> None:
+        rows[members.index(client)] = np.frombuffer(expect(reply, ShareSum, where).row.view, "<u4").astype(np.int64)
+
+    answered = yield from desk.ask(line, desk.begins(where, set(members)), take_upload)
+    yield from desk.conclude(answered, number - 1)
+    survivors = [client for client in answered if client in members]
+    if len(survivors) < plan.quorum:
+        desk.combine(line, None, [], None)
+        return
+    requests: dict[str, Message] = {
+        client: Survivors(
+            where=where, clients=tuple(survivors), shares={sender: sealed[sender][client] for sender in survivors}
+        )
+        for client in survivors
+    }
+    yield from desk.ask(line, requests, take_shares)
+    packing = thresholds(len(members), plan.quorum)
+    if len(rows) < packing.needed:  # too few shares: nothing can be revealed, and the round is aborted
+        desk.combine(line, None, [], None)
+        return
+    secret = rebuild(rows, form.size, packing)
+    seed = public_seed(plan.run, number, where.attempt)
+    values = lwe.unmask(total.values, form, seed, secret, len(survivors))
+    desk.combine(line, Unmasked(values), survivors, None)
+
+
+def public_seed(run: str, number: int, attempt: int) -> bytes:
+    """The seed of a round's public matrix: anyone can compute it, nobody chose it."""
+    return hashlib.sha256(msgspec.msgpack.encode(["paraaegis lwe matrix", run, number, attempt])).digest()

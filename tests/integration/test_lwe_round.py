@@ -1,0 +1,189 @@
+"""lwe-secagg through the whole protocol, with every message on the way."""
+
+import numpy as np
+import pytest
+from toy import configure, learners_of, play, wired_of
+
+from paraaegis.crypto import lwe
+from paraaegis.errors import ConfigError, CryptoError, ProtocolError
+from paraaegis.protocol import client
+from paraaegis.protocol.desk import Desk, Reply
+from paraaegis.protocol.messages import Begin, ShareSum, Survivors, Upload, pack, unpack
+from paraaegis.protocol.server import drive, serve
+from paraaegis.protocol.state import ServerState
+
+SETTINGS = ("protect.method=lwe-secagg", "privacy.epsilon=1.0", "privacy.clip=1.0", "privacy.calibration=tight")
+rng = np.random.default_rng(5)
+
+
+class Wire:
+    """Carries messages in order, keeps them, and loses those that `loses` names."""
+
+    def __init__(self, wired, loses=lambda _name, _message: False):
+        self.silos, self.loses = wired.silos, loses
+        self.states = {name: client.start(silo) for name, silo in wired.silos.items()}
+        self.replies = []
+
+    def __call__(self, exchange):
+        for name, frames in exchange.messages.items():
+            self.states[name], reply = client.step(self.silos[name], self.states[name], unpack(frames))
+            self.replies.append((name, reply))
+            if not self.loses(name, reply):
+                yield Reply(name, pack(reply))
+
+
+def run(updates, *settings, loses=lambda _name, _message: False, quorum=3):
+    learners = learners_of(updates)
+    config = configure(*SETTINGS, f"federation.clients={len(learners)}", f"federation.quorum={quorum}",
+                       "federation.rounds=1", *settings)  # fmt: skip
+    wired = wired_of(config, learners)
+    wire, lines, states = Wire(wired, loses), [], []
+    drive(serve(Desk(wired.plan, wired.server, ServerState())), wire, lines.append, states.append)
+    return wired, wire, lines, states
+
+
+def recorded_noise(monkeypatch):
+    """Every error that a client draws, as it is drawn."""
+    drawn = []
+    real = lwe.error
+
+    def record(*arguments):
+        drawn.append(real(*arguments))
+        return drawn[-1]
+
+    monkeypatch.setattr(lwe, "error", record)
+    return drawn
+
+
+def expected_sum(wired, updates, survivors, noise):
+    """Σ round(scale·weight·clip(u)) + Σe over the survivors, in integer units."""
+    silo = next(iter(wired.silos.values()))
+    count, length = len(updates), updates.shape[1]
+    sigma = silo.half.gaussian.sigmas[0]
+    numbers = lwe.plan(1 / count, sigma / count, length, count, silo.plan.quorum, 1)
+    total = np.zeros(length, dtype=np.int64)
+    for index in survivors:
+        shrink = 1 / max(1, np.linalg.norm(updates[index].astype(np.float64)))
+        total += np.rint(updates[index].astype(np.float64) * (shrink / count * numbers.scale)).astype(np.int64)
+        total += noise[index]
+    return total, numbers.scale
+
+
+@pytest.mark.parametrize("form", ["ring", "matrix"])
+def test_the_sum_is_the_plain_sum_plus_the_recorded_noise(monkeypatch, form):
+    noise = recorded_noise(monkeypatch)
+    updates = rng.normal(size=(4, 1500)).astype(np.float32) / 10
+    wired, wire, _, _ = run(updates, f"protect.lwe={form}")
+    total, scale = expected_sum(wired, updates, range(4), noise)
+    np.testing.assert_array_equal(wire.states["client-0"].weights, (total / scale).astype(np.float32))
+
+
+def test_a_client_gone_after_the_upload_stays_in_the_sum(monkeypatch):
+    noise = recorded_noise(monkeypatch)
+    updates = rng.normal(size=(4, 300)).astype(np.float32) / 10
+    lost = lambda name, message: name == "client-2" and isinstance(message, ShareSum)  # noqa: E731
+    wired, wire, lines, _ = run(updates, loses=lost)
+    assert lines[0].clients == ["client-0", "client-1", "client-2", "client-3"]
+    assert "client-2" in lines[0].dropped
+    total, scale = expected_sum(wired, updates, range(4), noise)
+    np.testing.assert_array_equal(wire.states["client-0"].weights, (total / scale).astype(np.float32))
+
+
+def test_a_client_gone_before_the_upload_is_not_in_the_sum(monkeypatch):
+    noise = recorded_noise(monkeypatch)
+    updates = rng.normal(size=(4, 300)).astype(np.float32) / 10
+    lost = lambda name, message: name == "client-3" and isinstance(message, Upload)  # noqa: E731
+    wired, wire, lines, _ = run(updates, loses=lost)
+    assert lines[0].clients == ["client-0", "client-1", "client-2"]
+    total, scale = expected_sum(wired, updates, range(3), noise)
+    np.testing.assert_array_equal(wire.states["client-0"].weights, (total / scale * (40 / 30)).astype(np.float32))
+
+
+def test_with_fewer_shares_than_needed_the_round_fails_and_reveals_nothing():
+    updates = rng.normal(size=(4, 300)).astype(np.float32)
+    lost = lambda name, message: name in ("client-1", "client-2") and isinstance(message, ShareSum)  # noqa: E731
+    _, wire, lines, states = run(updates, loses=lost)
+    assert lines[0].clients == []
+    assert all(aggregate.payload is None for state in states for aggregate in state.history)
+    assert not wire.states["client-0"].weights.any()
+
+
+def test_no_share_is_sent_unsealed(monkeypatch):
+    rows = []
+    from paraaegis.protocol import lwe_round
+
+    real = lwe_round.share
+    monkeypatch.setattr(lwe_round, "share", lambda *a: rows.append(real(*a)) or rows[-1])
+    _, wire, _, _ = run(rng.normal(size=(4, 300)).astype(np.float32))
+    uploads = b"".join(bytes(frame) for _, reply in wire.replies for frame in pack(reply) if isinstance(reply, Upload))
+    assert len(rows) == 4
+    for row in np.concatenate(rows):
+        assert row.astype("<u4").tobytes()[:64] not in uploads
+
+
+def asked(survivors, wired, wire):
+    """A share request for these survivors, with the real sealed shares."""
+    uploads = {name: reply for name, reply in wire.replies if isinstance(reply, Upload)}
+    return Survivors(
+        where=wired.plan.where(1),
+        clients=tuple(survivors),
+        shares={sender: uploads[sender].shares["client-0"] for sender in survivors},
+    )
+
+
+def sent(updates):
+    """Clients that have uploaded and not yet been asked for shares."""
+    learners = learners_of(updates)
+    config = configure(*SETTINGS, "federation.clients=4", "federation.quorum=3", "federation.rounds=1")
+    wired = wired_of(config, learners)
+    wire = Wire(wired)
+    publics = {name: silo.identity[1] for name, silo in wired.silos.items()}
+    begin = Begin(where=wired.plan.where(1), total=40, aggregates=(), heaviest=10, publics=publics)
+    for name, silo in wired.silos.items():
+        wire.states[name], reply = client.step(silo, wire.states[name], begin)
+        wire.replies.append((name, reply))
+    return wired, wire
+
+
+def test_a_client_answers_one_share_request_a_round_for_one_set():
+    wired, wire = sent(rng.normal(size=(4, 50)).astype(np.float32))
+    silo, names = wired.silos["client-0"], list(wired.silos)
+    state, _ = client.step(silo, wire.states["client-0"], asked(names, wired, wire))
+    with pytest.raises(ProtocolError, match="answered once"):
+        client.step(silo, state, asked(names[:3], wired, wire))
+
+
+@pytest.mark.parametrize("survivors", [["client-0", "client-1"], ["client-1", "client-2", "client-3"]])
+def test_a_set_below_the_quorum_or_without_oneself_is_refused(survivors):
+    wired, wire = sent(rng.normal(size=(4, 50)).astype(np.float32))
+    with pytest.raises(ProtocolError):
+        client.step(wired.silos["client-0"], wire.states["client-0"], asked(survivors, wired, wire))
+
+
+def test_a_share_sealed_without_the_clients_group_secret_is_refused():
+    wired, wire = sent(rng.normal(size=(4, 50)).astype(np.float32))
+    from paraaegis.crypto.sealing import seal
+    from paraaegis.types import Blob
+
+    request = asked(list(wired.silos), wired, wire)
+    silo = wired.silos["client-0"]
+    context = silo.half._context(request.where, "client-1", "client-0")
+    forged = {**request.shares, "client-1": Blob(seal(silo.identity[1], bytes(4 * 1024), context))}
+    with pytest.raises(CryptoError):
+        client.step(silo, wire.states["client-0"], Survivors(where=request.where, clients=request.clients, shares=forged))
+
+
+def test_secret_and_error_are_fresh_for_every_upload():
+    updates = np.zeros((4, 200), dtype=np.float32)
+    first, second = (play(updates, *SETTINGS, "privacy.noise=secret").model for _ in range(2))
+    assert (first != second).any()
+
+
+def test_lwe_without_noise_is_refused_before_any_work():
+    with pytest.raises(ConfigError, match="epsilon"):
+        play(np.zeros((4, 10)), "protect.method=lwe-secagg")
+
+
+def test_a_quorum_that_shares_cannot_serve_is_refused():
+    with pytest.raises(CryptoError, match="quorum"):
+        play(np.zeros((4, 10)), *SETTINGS, "federation.quorum=2")

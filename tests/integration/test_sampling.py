@@ -1,0 +1,48 @@
+"""A fraction of the clients each round; the others catch up."""
+
+import numpy as np
+import pytest
+from toy import configure, learners_of, play, wired_of
+
+from paraaegis.errors import ConfigError, ProtocolError
+from paraaegis.methods import METHODS
+from paraaegis.protocol import client
+from paraaegis.protocol.messages import Begin
+
+UPDATES = np.random.default_rng(3).normal(size=(6, 8, 120)).astype(np.float32)
+HALF = ("federation.fraction=0.5", "federation.history=20")
+NOISY = ("privacy.epsilon=1.0", "privacy.clip=1.0")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_clients_that_were_left_out_end_with_the_same_model(method):
+    played = play(UPDATES, f"protect.method={method}", *HALF, *NOISY, rounds=8)
+    models = [state.weights for state in played.engine.states.values()]
+    for model in models[1:]:
+        np.testing.assert_array_equal(model, models[0])
+    assert {len(line.clients) for line in played.lines} == {3}
+    assert len({tuple(line.clients) for line in played.lines}) > 1
+
+
+def test_every_round_has_its_metrics_also_when_the_evaluator_is_not_sampled():
+    played = play(UPDATES, "protect.method=fedavg", *HALF, rounds=8)
+    assert any("client-0" not in line.clients for line in played.lines)
+    assert all("accuracy" in line.metrics for line in played.lines)
+
+
+def test_the_mean_is_taken_over_those_who_took_part():
+    updates = np.ones((4, 1, 50), dtype=np.float32)
+    played = play(updates, "protect.method=fedavg", "federation.fraction=0.5", rounds=1)
+    np.testing.assert_array_equal(played.model, np.ones(50, dtype=np.float32))
+
+
+def test_a_history_too_short_for_the_sampling_is_refused_before_any_work():
+    with pytest.raises(ConfigError, match=r"set federation.history to at least \d+"):
+        play(UPDATES, "protect.method=fedavg", "federation.fraction=0.2", "federation.history=1", rounds=8)
+
+
+def test_a_client_refuses_a_round_whose_past_it_was_not_given():
+    wired = wired_of(configure("federation.clients=6", "federation.rounds=8", *HALF), learners_of(UPDATES))
+    silo = wired.silos["client-0"]
+    with pytest.raises(ProtocolError, match=r"needs the aggregates of rounds 1 to 3, got \[\]"):
+        client.step(silo, client.start(silo), Begin(where=wired.plan.where(4), total=60, aggregates=()))
