@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 .PHONY: demo test test-all lint clean
 
 demo: $(VENV)/.installed
-	$(BIN)/paraaegis demo
+	$(BIN)/paraaegis compare --preset quick
 
 test: lint
 	$(BIN)/python -m pytest

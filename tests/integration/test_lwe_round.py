@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from toy import configure, learners_of, play, wired_of
 
 from paraaegis.crypto import lwe
 from paraaegis.errors import ConfigError, CryptoError, ProtocolError
@@ -11,6 +10,7 @@ from paraaegis.protocol.desk import Desk, Reply
 from paraaegis.protocol.messages import Begin, ShareSum, Survivors, Upload, pack, unpack
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
+from toy import configure, learners_of, play, wired_of
 
 SETTINGS = ("protect.method=lwe-secagg", "privacy.epsilon=1.0", "privacy.clip=1.0", "privacy.calibration=tight")
 rng = np.random.default_rng(5)
@@ -170,7 +170,9 @@ def test_a_share_sealed_without_the_clients_group_secret_is_refused():
     context = silo.half._context(request.where, "client-1", "client-0")
     forged = {**request.shares, "client-1": Blob(seal(silo.identity[1], bytes(4 * 1024), context))}
     with pytest.raises(CryptoError):
-        client.step(silo, wire.states["client-0"], Survivors(where=request.where, clients=request.clients, shares=forged))
+        client.step(
+            silo, wire.states["client-0"], Survivors(where=request.where, clients=request.clients, shares=forged)
+        )
 
 
 def test_secret_and_error_are_fresh_for_every_upload():

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from toy import configure, learners_of, play, wired_of
 
 from paraaegis.errors import ConfigError, ProtocolError
 from paraaegis.methods import METHODS
 from paraaegis.protocol import client
 from paraaegis.protocol.messages import Begin
+from toy import configure, learners_of, play, wired_of
 
 UPDATES = np.random.default_rng(3).normal(size=(6, 8, 120)).astype(np.float32)
 HALF = ("federation.fraction=0.5", "federation.history=20")

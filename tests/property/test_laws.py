@@ -5,10 +5,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from toy import play
 
 from paraaegis.grid import STEP
 from paraaegis.methods import METHODS
+from toy import play
 
 quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 values = st.floats(-100, 100, width=32)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -48,7 +49,9 @@ def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Calla
     """A function that shows each round as it is done."""
     console = Console(stderr=True) if quiet else Console()
     if not console.is_terminal:
-        yield _plain(rounds, sys.stderr.write if quiet else sys.stdout.write)
+        stream = sys.stderr if quiet else sys.stdout
+        stream.write(f"{title}\n")
+        yield _plain(rounds, stream)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -64,7 +67,7 @@ def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Calla
         yield lambda line: progress.update(task, completed=line.round, now=_line_text(line))
 
 
-def _plain(rounds: int, write: Callable[[str], object]) -> Callable[[Line], None]:
+def _plain(rounds: int, stream: TextIO) -> Callable[[Line], None]:
     started = time.monotonic()
     first: list[int] = []
 
@@ -72,8 +75,8 @@ def _plain(rounds: int, write: Callable[[str], object]) -> Callable[[Line], None
         first.append(line.round)
         done = line.round - first[0] + 1
         left = (time.monotonic() - started) / done * (rounds - line.round)
-        write(f"round {line.round}/{rounds}  {_line_text(line)}  left {left:.0f} s\n")
-        sys.stdout.flush()
+        stream.write(f"  round {line.round}/{rounds}  {_line_text(line)}  left {left:.0f} s\n")
+        stream.flush()
 
     return show
 
@@ -96,7 +99,7 @@ def show_table(comparison: Comparison, folder: Path) -> None:
     table = Table(title=comparison.title, title_justify="left", header_style="bold")
     table.add_column("method", no_wrap=True)
     for name in headers(splits):
-        table.add_column(name, justify="right")
+        table.add_column(name.replace(" ", "\n", 1) if len(splits) > 1 else name, justify="right", no_wrap=True)
     for label, rows in by_label(comparison):
         table.add_row(label, *cells_text(rows, splits))
     console = Console() if sys.stdout.isatty() else Console(width=140)

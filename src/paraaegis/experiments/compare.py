@@ -87,7 +87,7 @@ def cells_text(rows: Iterable[TableRow], splits: Sequence[str]) -> list[str]:
     """Accuracy, seconds and efficiency for each split, then bytes: the columns of the paper's Table 1 and ours."""
     found = {row.split: row for row in rows}
     present = [found.get(split) for split in splits]
-    texts = [f"{row.accuracy:.2f}" if row else "" for row in present]
+    texts = [f"{row.accuracy:.2f} %" if row else "" for row in present]
     texts += [f"{row.seconds:.1f}" if row else "" for row in present]
     texts += [f"{row.efficiency:.1f}" if row else "" for row in present]
     first = next(row for row in present if row)
@@ -96,7 +96,7 @@ def cells_text(rows: Iterable[TableRow], splits: Sequence[str]) -> list[str]:
 
 def headers(splits: Sequence[str]) -> list[str]:
     """The headers of `cells_text`."""
-    groups = [f"{what} {split}" for what in ("accuracy %", "seconds", "efficiency") for split in splits]
+    groups = [f"{what} {split}" for what in ("accuracy", "seconds", "efficiency") for split in splits]
     return [*groups, "MB up", "MB down"]
 
 

@@ -28,18 +28,20 @@ def plot(table: Table, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     splits = splits_of(table)
-    figure, panels = plt.subplots(1, len(splits), figsize=(5.2 * len(splits), 4.2), sharey=True, squeeze=False)
+    figure, panels = plt.subplots(
+        1, len(splits), figsize=(2.5 + 4.2 * len(splits), 3.8), sharey=True, squeeze=False, layout="constrained"
+    )
     for panel, split in zip(panels[0], splits, strict=True):
         for row in (row for row in table.rows if row.split == split):
             colour, marker = STYLES.get(row.method, ("#D55E00", "o"))
             panel.scatter(row.seconds, row.accuracy, s=70, color=colour, marker=marker, label=row.label, zorder=3)
-        panel.set(title=split, xlabel="seconds", xlim=(0, None), ylim=(0, 100))
+        panel.set(title=split, xlabel="seconds", xlim=(0, None), ylim=(0, 104))
         panel.grid(alpha=0.3)
     panels[0][0].set_ylabel("accuracy, %")
     handles = {
         label: handle for panel in panels[0] for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
     figure.suptitle(table.title)
-    figure.savefig(path, dpi=130, bbox_inches="tight")
+    figure.savefig(path, dpi=130)
     plt.close(figure)

@@ -1,0 +1,164 @@
+"""The comparison: presets, resumption, tables, and every combination through the configuration alone."""
+
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from paraaegis.config import make_config
+from paraaegis.errors import ConfigError
+from paraaegis.experiments.compare import compare, markdown
+from paraaegis.experiments.preset import cells_of, cells_of_files, preset_names, read_preset
+from paraaegis.experiments.run import run
+from paraaegis.methods import METHODS
+
+PRESET = """
+title = "small"
+[config.federation]
+clients = 3
+rounds = 2
+[config.train]
+epochs = 1
+[config.model]
+name = "mlp"
+[splits.iid]
+"data.split" = "iid"
+[splits."dirichlet-0.5"]
+"data.split" = "dirichlet"
+"data.alpha" = 0.5
+[[rows]]
+label = "fedavg"
+set = { "protect.method" = "fedavg" }
+[[rows]]
+label = "static 20%"
+splits = ["iid"]
+set = { "protect.method" = "paraaegis-static", "protect.ratio" = 0.2 }
+"""
+
+
+@pytest.fixture
+def preset(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(PRESET)
+    return path
+
+
+@contextmanager
+def silent(_name, _rounds):
+    yield lambda _line: None
+
+
+def test_a_preset_is_a_grid_of_rows_splits_and_seeds(preset):
+    cells = cells_of(read_preset(str(preset)))
+    assert [(cell.label, cell.split) for cell in cells] == [
+        ("fedavg", "iid"), ("fedavg", "dirichlet-0.5"), ("static 20%", "iid"),
+    ]  # fmt: skip
+    assert cells[2].config.protect.ratio == 0.2
+    assert cells[1].config.data.alpha == 0.5
+
+
+def test_a_comparison_goes_on_where_it_stopped(preset, tmp_path):
+    cells = cells_of(read_preset(str(preset)))
+    stopped, ran = [], []
+
+    @contextmanager
+    def stop_in_the_second(name, _rounds):
+        def show(line):
+            if name.startswith("2/") and line.round == 1:
+                stopped.append(name)
+                raise KeyboardInterrupt
+
+        yield show
+
+    @contextmanager
+    def count(name, _rounds):
+        yield lambda line: ran.append((name, line.round))
+
+    with pytest.raises(KeyboardInterrupt):
+        compare("small", "", cells, tmp_path / "out", False, stop_in_the_second)
+    first = (tmp_path / "out" / cells[0].folder / "rounds.jsonl").read_bytes()
+    table = compare("small", "", cells, tmp_path / "out", False, count)
+    assert stopped
+    assert not any(name.startswith("1/") for name, _ in ran)
+    assert (tmp_path / "out" / cells[0].folder / "rounds.jsonl").read_bytes() == first
+    assert len(table.rows) == 3
+    whole = compare("small", "", cells, tmp_path / "whole", False, silent)
+    assert [row.accuracy for row in table.rows] == [row.accuracy for row in whole.rows]
+
+
+def test_the_command_prints_the_papers_table_and_writes_its_files(preset, tmp_path):
+    script = Path(sys.executable).with_name("paraaegis")
+    command = [script, "compare", "--preset", preset, "--out", tmp_path / "out"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "static 20%" in shown
+    assert "efficiency" in shown
+    printed = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout
+    rows = json.loads(printed)["rows"]
+    wanted = {"method", "label", "split", "seed", "accuracy", "seconds", "efficiency", "bytes_up", "bytes_down"}
+    assert all(wanted <= row.keys() for row in rows)
+    assert all(row["efficiency"] == pytest.approx(100 * row["accuracy"] / row["seconds"]) for row in rows)
+    assert (tmp_path / "out" / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert "| fedavg |" in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_neither_or_both_of_preset_and_configurations_is_refused(preset):
+    script = Path(sys.executable).with_name("paraaegis")
+    for extra in ([], ["--preset", preset, preset]):
+        done = subprocess.run([script, "compare", *extra], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "--preset" in done.stderr
+
+
+def test_plain_configurations_are_compared_under_their_names(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.toml").write_text('[data]\nsplit = "dirichlet"\nalpha = 1.0\n')
+    cells = cells_of_files([tmp_path / "one.toml", tmp_path / "two.toml"])
+    assert [(cell.label, cell.split) for cell in cells] == [("one", "dirichlet-1"), ("two", "dirichlet-1")]
+
+
+@pytest.mark.parametrize(("change", "what"), [
+    (('set = { "protect.method" = "fedavg" }', 'splits = ["elsewhere"]'), "elsewhere"),
+    (('"protect.ratio" = 0.2', '"protect.ratio" = 1.2'), "protect.ratio"),
+    (("title", "titel"), "titel"),
+    (('label = "static 20%"\nsplits = ["iid"]', 'label = "fedavg"'), "same label"),
+])  # fmt: skip
+def test_a_broken_preset_is_refused_before_any_run(preset, change, what):
+    preset.write_text(PRESET.replace(*change))
+    with pytest.raises(ConfigError, match=what):
+        cells_of(read_preset(str(preset)))
+
+
+def test_shipped_presets_are_the_papers_experiments():
+    assert preset_names() == ["paper-clients", "paper-clipping", "paper-strategies", "paper-table1", "quick"]
+    table1 = cells_of(read_preset("paper-table1"))
+    assert len(table1) == 14 * 3
+    first = table1[0].config
+    assert (first.federation.clients, first.federation.rounds, first.train.epochs, first.train.batch) == (10, 50, 3, 32)
+    assert (first.train.lr, first.privacy.clip, first.privacy.epsilon, first.privacy.delta) == (0.01, 1.0, 1.0, 1e-5)
+    assert {cell.config.protect.strategy for cell in cells_of(read_preset("paper-strategies"))} == {
+        "max",
+        "min",
+        "rand",
+    }
+    assert [cell.config.privacy.clip for cell in cells_of(read_preset("paper-clipping"))] == [0.01, 0.1, 1, 10]
+    assert [cell.config.federation.clients for cell in cells_of(read_preset("paper-clients"))] == [5, 10, 25, 50]
+    assert {cell.config.protect.method for cell in cells_of(read_preset("quick"))} == set(METHODS)
+
+
+@pytest.mark.parametrize(("method", "model", "split"), [
+    (method, model, split) for method, (model, split) in product(METHODS, [("mlp", "dirichlet"), ("cnn", "iid")])
+])  # fmt: skip
+def test_every_method_combines_with_every_model_and_split(method, model, split, tmp_path):
+    settings = [f"protect.method={method}", f"model.name={model}", f"data.split={split}", "data.alpha=1.0",
+                "federation.rounds=1", "federation.clients=3", "train.epochs=1"]  # fmt: skip
+    result = run(make_config({}, settings), tmp_path / "run")
+    assert 0 <= result.metrics["accuracy"] <= 1
+
+
+def test_efficiency_and_bytes_stand_in_the_markdown(preset, tmp_path):
+    table = compare("small", "", cells_of(read_preset(str(preset)))[:1], tmp_path, False, silent)
+    assert f"| {table.rows[0].bytes_up / 1e6:.2f} |" in markdown(table)

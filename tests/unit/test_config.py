@@ -1,0 +1,243 @@
+"""A configuration is checked whole before any work, and says what is wrong with it."""
+
+import math
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+import tomli_w
+
+from paraaegis.config import Config, load_config, make_config
+from paraaegis.errors import ConfigError
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
+
+
+def refusal(*settings, raw=None):
+    with pytest.raises(ConfigError) as caught:
+        make_config(raw or {}, settings)
+    return str(caught.value)
+
+
+def test_the_defaults_are_a_configuration():
+    assert make_config({}) == Config()
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_shipped_file_is_a_configuration(path):
+    assert isinstance(load_config(path), Config)
+
+
+def test_a_resolved_configuration_reads_back_from_its_own_toml(tmp_path):
+    config = make_config({}, ["privacy.epsilon=inf", "protect.ratio=0.25", "data.folder=/a b"])
+    path = tmp_path / "config.toml"
+    path.write_text(tomli_w.dumps(msgspec.to_builtins(config)))
+    assert load_config(path) == config
+
+
+@pytest.mark.parametrize(
+    ("raw", "key", "hint"),
+    [
+        ({"protekt": {}}, "'protekt'", "'protect'"),
+        ({"protect": {"ration": 0.1}}, "'protect.ration'", "'ratio'"),
+        ({"federation": {"zebra": 1}}, "'federation.zebra'", "clients, rounds, fraction"),
+        ({"zebra": 1}, "'zebra'", "seed, federation, data"),
+    ],
+)
+def test_an_unknown_key_is_named_with_what_is_allowed(raw, key, hint):
+    message = refusal(raw=raw)
+    assert message.startswith(f"unknown key {key}")
+    assert hint in message
+
+
+@pytest.mark.parametrize(
+    ("setting", "parts"),
+    [
+        ("protect.ratio=1.5", ["protect.ratio", "<= 1", "1.5"]),
+        ("protect.ratio=-0.1", ["protect.ratio", ">= 0", "-0.1"]),
+        ("protect.decay=0", ["protect.decay", "> 0", "got 0"]),
+        ("privacy.clip=0", ["privacy.clip", "> 0", "got 0"]),
+        ("privacy.clip=-1.0", ["privacy.clip", "> 0", "-1.0"]),
+        ("privacy.delta=1.0", ["privacy.delta", "< 1", "1.0"]),
+        ("privacy.epsilon=0", ["privacy.epsilon", "> 0", "got 0"]),
+        ("federation.clients=0", ["federation.clients", ">= 1", "got 0"]),
+        ("federation.clients=2.5", ["federation.clients", "int", "2.5"]),
+        ("federation.rounds=true", ["federation.rounds", "int", "True"]),
+        ("federation.fraction=0", ["federation.fraction", "> 0", "got 0"]),
+        ("federation=3", ["federation", "object", "got 3"]),
+        ("seed=-1", ["seed", ">= 0", "-1"]),
+        ("seed=one", ["seed", "int", "'one'"]),
+        ("data.alpha=0", ["data.alpha", "> 0", "got 0"]),
+        ("train.momentum=1.0", ["train.momentum", "< 1", "1.0"]),
+        ("protect.strategy=mux", ["protect.strategy", "max, min, rand", "'mux'", "did you mean 'max'"]),
+        ("data.split=even", ["data.split", "iid, dirichlet", "'even'"]),
+        ("engine.name=spark", ["engine.name", "local", "'spark'"]),
+    ],
+)
+def test_an_impossible_value_is_named_with_what_is_allowed(setting, parts):
+    message = refusal(setting)
+    assert [part for part in parts if part not in message] == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "federation.fraction",
+        "data.alpha",
+        "train.lr",
+        "train.momentum",
+        "protect.ratio",
+        "protect.decay",
+        "privacy.epsilon",
+        "privacy.delta",
+        "privacy.clip",
+    ],
+)
+def test_nan_is_no_value_of_any_key(key):
+    message = refusal(f"{key}=nan")
+    assert key in message
+    assert "nan" in message
+
+
+def test_an_infinite_learning_rate_is_refused():
+    message = refusal("train.lr=inf")
+    assert "train.lr" in message
+    assert "inf" in message
+
+
+def test_a_seed_that_no_generator_takes_is_refused():
+    message = refusal(f"seed={2**64}")
+    assert "seed" in message
+    assert str(2**64) in message
+
+
+def test_a_static_ratio_cannot_decay():
+    message = refusal("protect.method=paraaegis-static", "protect.decay=0.9")
+    assert "protect.decay" in message
+    assert "0.9" in message
+    assert "paraaegis-dynamic" in message
+    assert make_config({}, ["protect.method=paraaegis-dynamic", "protect.decay=0.9"]).protect.decay == 0.9
+
+
+def test_noise_needs_a_finite_clip():
+    message = refusal("privacy.clip=inf")
+    assert "privacy.clip" in message
+    assert "epsilon" in message
+    assert math.isinf(make_config({}, ["privacy.clip=inf", "privacy.epsilon=inf"]).privacy.clip)
+
+
+def test_a_quorum_cannot_exceed_the_clients_of_a_round():
+    message = refusal("federation.clients=10", "federation.fraction=0.5", "federation.quorum=6")
+    assert "federation.quorum" in message
+    assert "5" in message
+    assert "6" in message
+    assert make_config({}, ["federation.clients=10", "federation.fraction=0.5", "federation.quorum=5"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "read", "value"),
+    [
+        ("seed=3", lambda c: c.seed, 3),
+        ("protect.ratio=1", lambda c: c.protect.ratio, 1.0),
+        ("protect.ratio=1e-2", lambda c: c.protect.ratio, 0.01),
+        (" protect.strategy =min", lambda c: c.protect.strategy, "min"),
+        ('protect.strategy="min"', lambda c: c.protect.strategy, "min"),
+        ("data.folder=/some/where", lambda c: c.data.folder, "/some/where"),
+        ("data.folder=a=b", lambda c: c.data.folder, "a=b"),
+        ("data.folder=", lambda c: c.data.folder, ""),
+        ("privacy.epsilon=inf", lambda c: c.privacy.epsilon, math.inf),
+    ],
+)
+def test_a_setting_is_read_as_toml_and_else_as_text(setting, read, value):
+    assert read(make_config({}, [setting])) == value
+
+
+@pytest.mark.parametrize("setting", ["ratio", "=3", " =3", ""])
+def test_a_setting_without_key_or_value_is_refused(setting):
+    assert repr(setting) in refusal(setting)
+
+
+def test_a_setting_cannot_reach_into_a_value():
+    assert "seed" in refusal("seed.deep=1", raw={"seed": 1})
+
+
+def test_the_last_setting_wins_over_the_file_and_leaves_it_untouched(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("seed = 1\n[protect]\nratio = 0.5\n")
+    config = load_config(path, ["protect.ratio=0.2", "protect.ratio=0.3"])
+    assert (config.seed, config.protect.ratio) == (1, 0.3)
+    raw = {"protect": {"ratio": 0.5}}
+    make_config(raw, ["protect.ratio=0.2"])
+    assert raw == {"protect": {"ratio": 0.5}}
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    missing = tmp_path / "none.toml"
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.toml"):
+        load_config(missing)
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_config(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"seed = ", b"\xff\xfe", b"seed = 1\nseed = 2\n"])
+def test_a_file_that_is_no_toml_is_refused(tmp_path, content):
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_config(path)
+
+
+def leaves(table, key=""):
+    for name, value in table.items():
+        path = f"{key}.{name}" if key else name
+        yield from leaves(value, path) if isinstance(value, dict) else [(path, value)]
+
+
+OTHER = {"data.folder": "elsewhere", "data.name": "cifar10", "model.name": "mlp", "protect.profile": "other",
+         "protect.method": "fedavg", "protect.ratio": 0.2, "federation.quorum": 3}  # fmt: skip
+
+
+def another(path, value):
+    """A legal value of this key that is not `value`."""
+    if path in OTHER:
+        return OTHER[path]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value / 2
+    for word in ("uniform", "dirichlet", "adam", "min", "tight", "secret", "cpu", "matrix", "variance", "up"):
+        try:
+            make_config({}, [f"{path}={word}"])
+        except ConfigError:
+            continue
+        return word
+    return None  # a key with a single legal value
+
+
+CHANGES = [
+    (path, changed)
+    for path, value in leaves(msgspec.to_builtins(Config()))
+    if (changed := another(path, value)) is not None
+]
+
+
+@pytest.mark.parametrize(("path", "changed"), CHANGES, ids=[path for path, _ in CHANGES])
+def test_the_digest_ignores_engine_and_folder_and_nothing_else(path, changed):
+    settings = [f"{path}={changed}"] + (["protect.method=paraaegis-dynamic"] if path == "protect.decay" else [])
+    base = make_config({}, settings[1:])
+    ignored = path.startswith("engine.") or path == "data.folder"
+    assert (make_config({}, settings).digest() == base.digest()) == ignored
+
+
+def test_the_digest_does_not_depend_on_how_a_value_was_written():
+    tables = tomllib.loads("[protect]\nratio = 0.10\n[federation]\nclients = 10")
+    assert make_config(tables).digest() == Config().digest()
+
+
+@pytest.mark.parametrize(("clients", "fraction", "sampled"), [(10, 1.0, 10), (10, 0.5, 5), (10, 0.01, 1), (3, 0.4, 1)])
+def test_a_round_has_at_least_one_client(clients, fraction, sampled):
+    config = make_config({}, [f"federation.clients={clients}", f"federation.fraction={fraction}"])
+    assert config.sampled == sampled

@@ -1,0 +1,48 @@
+"""An update is divided by the elected positions and put together without loss."""
+
+import numpy as np
+import pytest
+
+from paraaegis.errors import UpdateError
+from paraaegis.protocol.partition import Partition
+
+ORDER = np.array([4, 2, 0, 3, 1])
+ELECTED = np.array([True, False, False, True, False])  # positions 0 and 3: parameters 4 and 3
+
+
+def test_elected_positions_are_parameters_through_the_order():
+    partition = Partition.of(ELECTED, ORDER)
+    assert partition.inside.tolist() == [False, False, False, True, True]
+
+
+def test_both_parts_are_in_parameter_order():
+    inside, outside = Partition.of(ELECTED, ORDER).split(np.array([10, 11, 12, 13, 14]))
+    assert inside.tolist() == [13, 14]
+    assert outside.tolist() == [10, 11, 12]
+
+
+def test_the_outside_travels_in_the_secret_order():
+    partition = Partition.of(ELECTED, ORDER)
+    travelled = partition.to_travel(np.array([10, 11, 12]))
+    assert travelled.tolist() == [12, 10, 11]  # positions 1, 2 and 4 are parameters 2, 0 and 1
+    assert partition.from_travel(travelled).tolist() == [10, 11, 12]
+
+
+def test_an_update_of_another_length_is_refused():
+    with pytest.raises(UpdateError, match="5 values was expected, got 4"):
+        Partition.of(ELECTED, ORDER).split(np.zeros(4))
+
+
+@pytest.mark.parametrize(("inside", "outside"), [(1, 3), (2, 4), (3, 2), (0, 5)])
+def test_parts_of_other_lengths_are_refused(inside, outside):
+    with pytest.raises(UpdateError, match=f"2 values inside and 3 outside were expected, got {inside} and {outside}"):
+        Partition.of(ELECTED, ORDER).merge(np.zeros(inside), np.zeros(outside))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_merging_keeps_bits_and_kind(dtype):
+    vector = np.array([0, -0.0, 1e-30, 7, -3]).astype(dtype)
+    partition = Partition.of(ELECTED, ORDER)
+    merged = partition.merge(*partition.split(vector))
+    assert merged.dtype == dtype
+    assert merged.tobytes() == vector.tobytes()
