@@ -93,6 +93,7 @@ class Engine(Section, frozen=True):
 
     name: Literal["local"] = "local"
     workers: Annotated[int, Meta(ge=0)] = 0  # threads for clients; 0: one a core
+    processes: Annotated[int, Meta(ge=0)] = 0  # for encryption of long vectors; 0: one a core
     checkpoint: Count = 1  # rounds between checkpoints
     device: Literal["auto", "cpu", "cuda"] = "auto"
 

@@ -6,7 +6,7 @@ integer once rounded. What engine, order of arrival or encryption randomness did
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,34 +17,55 @@ from paraaegis.types import Blob, Grid
 STEP = 2.0**-22
 LIMIT = 2.0**31  # 2^53 steps: beyond it a float64 cannot tell neighbouring steps apart
 CHUNK = 1 << 18  # values in one chunk of a grid payload
+_NARROW = np.iinfo(np.int32).max
 
 
 def to_grid(values: NDArray[np.floating]) -> Grid:
     """Round to whole steps. Refuses what is not finite or beyond ±2^31."""
-    steps = np.multiply(values, 1.0 / STEP, dtype=np.float64)
-    if not np.isfinite(steps).all():
+    return grid_of((values[where] for where in slices(values.size)), values.size)
+
+
+def grid_of(chunks: Iterable[NDArray[np.floating]], length: int, factor: float = 1.0) -> Grid:
+    """Whole steps of `factor` times the values that come in chunks; worked on in the cache, chunk by chunk.
+
+    4 bytes a step where all fit, else 8.
+    """
+    steps = np.empty(length, dtype=np.int32)
+    for where, chunk in zip(slices(length), chunks, strict=True):
+        scaled = np.multiply(chunk, factor / STEP, dtype=np.float64)
+        peak = max(float(scaled.max()), -float(scaled.min()))
+        if not peak <= LIMIT / STEP:  # also where it is not a number
+            _refuse(peak * STEP)
+        if peak > _NARROW and steps.dtype == np.int32:
+            steps = steps.astype(np.int64)
+        steps[where] = np.rint(scaled, out=scaled)
+    return steps
+
+
+def _refuse(peak: float) -> None:
+    if not np.isfinite(peak):
         raise UpdateError("an update must be finite, got NaN or infinity; lower the learning rate or clip")
-    if steps.size and max(steps.max(), -steps.min()) > LIMIT / STEP:
-        peak = np.abs(steps).max() * STEP
-        raise UpdateError(f"an update's values must lie within ±{LIMIT:.0f}, got {peak:.3g}")
-    rounded: Grid = np.rint(steps, out=steps).astype(np.int64)
-    return rounded
+    raise UpdateError(f"an update's values must lie within ±{LIMIT:.0f}, got {peak:.3g}")
 
 
-def from_grid(steps: Grid) -> NDArray[np.float64]:
-    """The values of whole steps."""
-    return np.multiply(steps, STEP, dtype=np.float64)
+def slices(length: int, chunk: int = CHUNK) -> Iterator[slice]:
+    """The places of a vector's chunks."""
+    return (slice(start, min(start + chunk, length)) for start in range(0, length, chunk))
+
+
+def from_grid(steps: Grid, factor: float = 1.0) -> NDArray[np.float64]:
+    """`factor` times the values of whole steps."""
+    return np.multiply(steps, STEP * factor, dtype=np.float64)
 
 
 def pack_grid(steps: Grid) -> tuple[Blob, ...]:
     """Steps as bytes: 4 a value in each chunk where they fit, else 8. Little-endian."""
-    return tuple(_pack_chunk(steps[start : start + CHUNK]) for start in range(0, steps.size, CHUNK))
+    return tuple(_pack_chunk(steps[where]) for where in slices(steps.size))
 
 
 def _pack_chunk(steps: Grid) -> Blob:
-    bound = np.iinfo(np.int32).max
-    small = steps.max() <= bound and steps.min() >= -bound
-    return Blob(steps.astype("<i4" if small else "<i8").data)
+    small = steps.dtype == np.int32 or max(steps.max(), -steps.min()) <= _NARROW
+    return Blob(np.ascontiguousarray(steps, dtype="<i4" if small else "<i8").data)
 
 
 def chunk_counts(length: int, chunk: int) -> list[int]:
@@ -66,8 +87,9 @@ def iterate_grid(chunks: Sequence[Blob], length: int) -> Iterator[tuple[slice, N
 
 
 def unpack_grid(chunks: Sequence[Blob], length: int) -> Grid:
-    """The steps that `pack_grid` packed."""
-    steps = np.empty(length, dtype=np.int64)
+    """The steps that `pack_grid` packed, in 4 bytes where all chunks are."""
+    wide = any(len(blob) == 8 * count for blob, count in zip(chunks, chunk_counts(length, CHUNK), strict=False))
+    steps: Grid = np.empty(length, dtype=np.int64 if wide else np.int32)
     for where, part in iterate_grid(chunks, length):
         steps[where] = part
     return steps

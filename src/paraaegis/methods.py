@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from paraaegis.config import Config
 from paraaegis.crypto.ckks import Secret, profile
 from paraaegis.crypto.keys import FederationKeys, derive
+from paraaegis.crypto.pool import Pool
 from paraaegis.crypto.shamir import thresholds
 from paraaegis.errors import ConfigError
 from paraaegis.privacy.calibrate import remark_multiplier, remark_sensitivity, tight_multiplier, varying
@@ -25,6 +26,7 @@ class Materials:
 
     config: Config
     keys: FederationKeys
+    pool: Pool | None = None
 
     @property
     def gaussian(self) -> Guard:
@@ -54,7 +56,7 @@ class Materials:
 
     @property
     def _carrier(self) -> Ckks:
-        return Ckks(Secret(profile(self.keys.profile), self.keys.ckks))
+        return Ckks(Secret(profile(self.keys.profile), self.keys.ckks, self.pool))
 
 
 @dataclass(frozen=True)
@@ -63,30 +65,32 @@ class Method:
 
     summary: str
     client: Callable[[Materials], ClientHalf]
-    server: Callable[[Config], ServerHalf]
+    server: Callable[[Config, Pool | None], ServerHalf]
     encrypts: bool = False
 
 
-def _grid(_: Config) -> ServerHalf:
+def _grid(_config: Config, _pool: Pool | None) -> ServerHalf:
     return ServerHalf(votes=False, open=lambda length, _k: GridSum(length))
 
 
-def _cipher(config: Config) -> ServerHalf:
+def _cipher(config: Config, pool: Pool | None) -> ServerHalf:
     chosen = profile(config.protect.profile)
-    return ServerHalf(votes=False, open=lambda length, _k: CkksSum(chosen, length))
+    return ServerHalf(votes=False, open=lambda length, _k: CkksSum(chosen, length, pool))
 
 
-def _parallel(config: Config) -> ServerHalf:
+def _parallel(config: Config, pool: Pool | None) -> ServerHalf:
     chosen = profile(config.protect.profile)
-    return ServerHalf(votes=True, open=lambda length, k: ParallelSum(length, CkksSum(chosen, k), GridSum(length - k)))
+    return ServerHalf(
+        votes=True, open=lambda length, k: ParallelSum(length, CkksSum(chosen, k, pool), GridSum(length - k))
+    )
 
 
-def _withheld(config: Config) -> ServerHalf:
+def _withheld(config: Config, pool: Pool | None) -> ServerHalf:
     chosen = profile(config.protect.profile)
-    return ServerHalf(votes=True, open=lambda length, k: ParallelSum(length, CkksSum(chosen, k)))
+    return ServerHalf(votes=True, open=lambda length, k: ParallelSum(length, CkksSum(chosen, k, pool)))
 
 
-def _shares(config: Config) -> ServerHalf:
+def _shares(config: Config, _pool: Pool | None) -> ServerHalf:
     return ServerHalf(votes=False, open=lambda length, _k: GridSum(length), shares=config.protect.lwe)
 
 

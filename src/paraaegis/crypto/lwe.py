@@ -17,12 +17,12 @@ from math import floor, isfinite, log2, sqrt
 from typing import TypeAlias
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from paraaegis.crypto.keys import derive
 from paraaegis.crypto.shamir import Q as Q
 from paraaegis.crypto.shamir import centre
+from paraaegis.crypto.streams import keystream
 from paraaegis.errors import CryptoError, UpdateError
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -166,8 +166,7 @@ def expand(seed: bytes, form: str, start: int, rows: int, columns: int) -> NDArr
 
     The stream is standard AES-256-CTR, so every silo has the same A, whatever its version of numpy.
     """
-    cipher = Cipher(algorithms.AES(derive(seed, "lwe", form, start)), modes.CTR(bytes(16))).encryptor()
-    return draw(lambda size: cipher.update(bytes(size)), rows * columns).reshape(rows, columns)
+    return draw(keystream(derive(seed, "lwe", form, start)), rows * columns).reshape(rows, columns)
 
 
 def draw(stream: Callable[[int], bytes], count: int) -> NDArray[np.int32]:

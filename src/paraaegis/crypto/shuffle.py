@@ -13,18 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.keys import derive, tag
-from paraaegis.crypto.streams import keyed
+from paraaegis.crypto.streams import keystream
 from paraaegis.types import Order
 
+_MOST_INDEX_BITS = 26  # beyond 67 million values the random part would get too short
 _SAMPLED = 4096  # entries of an order that enter its fingerprint
 
 
 def secret_order(vote_key: bytes, version: int, run: str, number: int, attempt: int, length: int) -> Order:
-    """order[position] = parameter index, for one round and attempt of one run."""
-    key = derive(vote_key, "order", version, run, number, attempt, length=16)
-    order = np.arange(length, dtype=np.int64)
-    keyed(key).shuffle(order)
-    return order
+    """order[position] = parameter index, for one round and attempt of one run.
+
+    Each index draws a random number and they are sorted by it: a third of a shuffle's time, and the same on every
+    machine. Number and index share a word; of d = 11 million, some 60 pairs draw equal numbers and keep their order.
+    """
+    draw = keystream(derive(vote_key, "order", version, run, number, attempt))
+    numbers = np.frombuffer(draw(8 * length), dtype="<u8")
+    bits = max(1, (length - 1).bit_length())
+    if bits > _MOST_INDEX_BITS:
+        return np.argsort(numbers, kind="stable")
+    words = numbers << np.uint64(bits)
+    words |= np.arange(length, dtype=np.uint64)
+    words.sort()
+    words &= np.uint64((1 << bits) - 1)
+    return words.view(np.int64)
 
 
 def fingerprint(vote_key: bytes, run: str, number: int, attempt: int, order: Order | None, model: bytes) -> str:

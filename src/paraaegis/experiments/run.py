@@ -13,6 +13,7 @@ import msgspec
 
 from paraaegis.config import Config
 from paraaegis.crypto.keys import load_keys, save_keys
+from paraaegis.crypto.pool import Pool
 from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import ConfigError
 from paraaegis.experiments.folder import RunFolder
@@ -70,7 +71,8 @@ def _run(
     with folder.claimed(config, fresh):
         if (done := folder.read_result()) is not None:
             return msgspec.convert(done, Result)
-        weights = _carry_out(config, learners, folder, on_line)
+        with Pool(config.engine.processes) as pool:
+            weights = _carry_out(config, learners, folder, on_line, pool)
         if save_model is not None:
             save_model(folder.model, weights)
         result = summarise(config, folder)
@@ -78,13 +80,15 @@ def _run(
         return result
 
 
-def _carry_out(config: Config, learners: Mapping[str, Learner], folder: RunFolder, on_line: OnLine) -> Vector:
+def _carry_out(
+    config: Config, learners: Mapping[str, Learner], folder: RunFolder, on_line: OnLine, pool: Pool
+) -> Vector:
     """Run what is left; the final model."""
     stored = folder.restore()
     if stored is None or not folder.keys.exists():
         save_keys(folder.keys, make_keys(config))
     evaluator = next(iter(learners))
-    wired = wire(config, learners, load_keys(folder.keys), evaluator)
+    wired = wire(config, learners, load_keys(folder.keys), evaluator, pool)
     server, clients = stored if stored is not None else (ServerState(), {})
     for name, (_, arrays) in clients.items():
         learners[name].load(arrays)

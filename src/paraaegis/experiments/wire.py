@@ -12,6 +12,7 @@ import msgspec
 from paraaegis.config import Config
 from paraaegis.crypto.ckks import new_key, profile
 from paraaegis.crypto.keys import FederationKeys, derive, new_vote_key
+from paraaegis.crypto.pool import Pool
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError
 from paraaegis.methods import Materials, find_method
@@ -50,7 +51,9 @@ def make_keys(config: Config) -> FederationKeys:
     return FederationKeys(vote, ckks, config.protect.profile)
 
 
-def wire(config: Config, learners: Mapping[str, Learner], keys: FederationKeys, evaluator: str) -> Wired:
+def wire(
+    config: Config, learners: Mapping[str, Learner], keys: FederationKeys, evaluator: str, pool: Pool | None = None
+) -> Wired:
     """Both halves of a run of a resolved configuration."""
     method = find_method(config.protect.method)
     clients = tuple(learners)
@@ -77,7 +80,7 @@ def wire(config: Config, learners: Mapping[str, Learner], keys: FederationKeys, 
             f"{client} will miss {missed} rounds in a row, but aggregates are kept for {plan.history}: "
             f"set federation.history to at least {missed}"
         )
-    half, once = method.client(Materials(config, keys)), Once()
+    half, once = method.client(Materials(config, keys, pool)), Once()
     silos = {
         name: Silo(
             name=name,
@@ -91,7 +94,7 @@ def wire(config: Config, learners: Mapping[str, Learner], keys: FederationKeys, 
         )
         for index, (name, learner) in enumerate(learners.items())
     }
-    return Wired(plan, method.server(config), silos)
+    return Wired(plan, method.server(config, pool), silos)
 
 
 def _length(learners: Mapping[str, Learner]) -> int:

@@ -87,6 +87,8 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
     state, report = _catch_up(silo, state, message.aggregates, number - 1, watch)
     if not message.train:
         return state, Reported(where=where, report=report)
+    if silo.half.votes:
+        silo.once.soon(lambda: silo.order(number, attempt))
     with watch("train"):
         update = algorithm.train(silo, state, number)
     state = replace(state, number=number, attempt=attempt, update=update)

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from paraaegis.crypto.ckks import CipherSum, Profile
+from paraaegis.crypto.pool import Pool
 from paraaegis.errors import CryptoError, ProtocolError
 from paraaegis.grid import iterate_grid, pack_grid
 from paraaegis.types import Payload
@@ -70,8 +71,8 @@ class GridSum:
 class CkksSum:
     """A sum of ciphertexts."""
 
-    def __init__(self, profile: Profile, length: int) -> None:
-        self._sum = CipherSum(profile, length)
+    def __init__(self, profile: Profile, length: int, pool: Pool | None = None) -> None:
+        self._sum = CipherSum(profile, length, pool)
 
     def add(self, upload: Payload) -> None:
         """See Sum."""

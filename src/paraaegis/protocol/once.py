@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -38,6 +38,20 @@ class Once:
                 raise
         result: Value = future.result()
         return result
+
+    def soon(self, compute: Callable[[], object]) -> None:
+        """Start work that will be asked for later; whoever asks first waits for it, or meets its error."""
+
+        def quietly() -> None:
+            with suppress(Exception):
+                compute()
+
+        threading.Thread(target=quietly, name="ahead", daemon=True).start()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._values.clear()
 
 
 class Stopwatch:

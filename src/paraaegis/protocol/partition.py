@@ -46,7 +46,7 @@ class Partition:
                 f"{expected} values inside and {self.inside.size - expected} outside were expected, "
                 f"got {inside.size} and {outside.size}"
             )
-        vector = np.empty(self.inside.size, dtype=inside.dtype)
+        vector = np.empty(self.inside.size, dtype=np.result_type(inside, outside))
         vector[self.inside] = inside
         vector[~self.inside] = outside
         return vector

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paraaegis.crypto.ckks import Secret
 from paraaegis.errors import ProtocolError
-from paraaegis.grid import from_grid, pack_grid, to_grid, unpack_grid
+from paraaegis.grid import from_grid, grid_of, pack_grid, slices, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.protocol.combine import expect_kind
 from paraaegis.protocol.partition import Partition
@@ -102,8 +102,8 @@ class Guard:
     def steps(self, values: Vector, turn: Turn) -> Grid:
         """What this guard sends, in whole grid steps."""
         if self.gaussian is None:
-            return to_grid(values * np.float64(turn.weight))
-        return to_grid(self.gaussian.perturb(values, turn.number, turn.rng) * turn.weight)
+            return grid_of((values[where] for where in slices(values.size)), values.size, turn.weight)
+        return grid_of(self.gaussian.perturb(values, turn.number, turn.rng), values.size, turn.weight)
 
     def kept(self, values: Vector) -> Vector | None:
         """What clipping takes away from `values`."""

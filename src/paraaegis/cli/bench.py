@@ -1,0 +1,99 @@
+"""`paraaegis bench he|vote|round`: what protection costs on this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+app = typer.Typer(help="Measure what protection costs on this machine.", no_args_is_help=True)
+
+
+def _progress(text: str) -> None:
+    sys.stderr.write(f"measuring {text}\n")
+
+
+def _print_json(value: object) -> None:
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+@app.command("he", epilog="Example: paraaegis bench he --peers benchmarks/peers.py")
+def he(
+    values: Annotated[int, typer.Option(min=1, help="Values to encrypt for each of ten clients.")] = 262_144,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds of measurement; the best counts.")] = 3,
+    peers: Annotated[
+        Path | None, typer.Option(help="Other projects' settings; default: benchmarks/peers.py if it is there.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Encryption: our profiles beside other projects' settings, on the same values."""
+    from paraaegis.experiments.bench_he import bench_he
+
+    usual = Path("benchmarks/peers.py")
+    bench = bench_he(values, repeats, peers or (usual if usual.is_file() else None), _progress)
+    if as_json:
+        _print_json(bench)
+        return
+    names = ("encrypt", "add", "decrypt", "up", "down")
+    sys.stdout.write(
+        f"{'ns and bytes a value':20}" + "".join(f"{name:>9}" for name in names) + "  max error  peak MB\n"
+    )
+    for one in bench.settings:
+        costs = (one.encrypt_ns, one.add_ns, one.decrypt_ns, one.bytes_up, one.bytes_down)
+        cells = "".join(f"{cost:9.2f}" if cost < 100 else f"{cost:9.0f}" for cost in costs)
+        sys.stdout.write(f"{one.name:20}{cells}  {one.max_error:9.1e}  {one.peak_mb:7.0f}\n")
+    for title, ratio in (("authors", bench.ratio_vs_authors), ("nvflare", bench.ratio_vs_nvflare)):
+        if ratio:
+            sys.stdout.write(
+                f"{title}: {ratio['time']:.1f} times our time to encrypt, {ratio['bytes']:.1f} our bytes\n"
+            )
+    sys.stdout.write(f"all cores: {bench.ratio_all_cores['time']:.2f} times one\n")
+
+
+@app.command("vote", epilog="Example: paraaegis bench vote --length 11191242 --ratio 0.1")
+def vote(
+    length: Annotated[int, typer.Option(min=1, help="Values in the model.")] = 11_191_242,
+    ratio: Annotated[float, typer.Option(min=0, max=1, help="The share that is elected.")] = 0.1,
+    as_json: Json = False,
+) -> None:
+    """Voting and noise: seconds by phase and bytes, for one client and for a server of ten."""
+    from paraaegis.experiments.bench_round import bench_vote
+
+    bench = bench_vote(length, ratio)
+    if as_json:
+        _print_json(bench)
+        return
+    for who, phases in (("client", bench.client), ("server", bench.server)):
+        parts = "  ".join(f"{phase} {seconds:.3f}" for phase, seconds in phases.items())
+        sys.stdout.write(f"{who}: {sum(phases.values()):.3f} s  ({parts})\n")
+    sys.stdout.write(f"a ballot has {bench.bytes_ballot:,} bytes\n")
+
+
+@app.command("round", epilog="Example: paraaegis bench round --batches 4")
+def whole_round(
+    batches: Annotated[int, typer.Option(min=1, help="Batches of ResNet-18 training to measure.")] = 4,
+    as_json: Json = False,
+) -> None:
+    """A client's round on ResNet-18: its protection work as a share of its training (3 epochs of 30 batches)."""
+    from paraaegis.experiments.bench_round import BATCHES, EPOCHS, bench_round
+    from paraaegis.learn.speed import seconds_a_batch
+
+    _progress(f"{batches} batches of training")
+    bench = bench_round(EPOCHS * BATCHES * seconds_a_batch(batches), progress=_progress)
+    if as_json:
+        _print_json(bench)
+        return
+    sys.stdout.write(
+        f"training {bench.train_seconds:.1f} s, meanwhile the order of the round {bench.order_seconds:.2f} s\n"
+    )
+    for ratio, share in bench.overhead.items():
+        parts = "  ".join(f"{phase} {seconds:.2f}" for phase, seconds in bench.client_seconds[ratio].items())
+        sys.stdout.write(
+            f"r = {float(ratio):4.0%}: {share:6.2%} of training ({parts} s); server's combine of ten "
+            f"{bench.combine_seconds[ratio]:.2f} s\n"
+        )

@@ -1,0 +1,165 @@
+"""Worker processes for chunk work: SEAL's bindings hold the GIL, so threads give nothing and processes all cores.
+
+Workers are fresh interpreters, never forks: the parent may hold torch's threads. Each has an arena of shared memory;
+a thread of the parent feeds it. They start with the first use and end with the pool, or when the parent is gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from paraaegis.crypto.profiles import PROFILES
+from paraaegis.crypto.worker import read_frame, write_frame
+from paraaegis.errors import CryptoError
+from paraaegis.types import Buffer
+
+ARENA = 32 * max(profile.chunk for profile in PROFILES.values())  # bytes: twice what a chunk ever takes
+SMALL = 2  # chunks: vectors of no more than this gain nothing from a second process
+
+
+class Pool:
+    """Up to `workers` processes; one or none means that the work is done where it is asked for."""
+
+    def __init__(self, workers: int = 0) -> None:
+        self.workers = workers or os.cpu_count() or 1
+        self._lock = threading.Lock()
+        self._started: list[_Worker] = []
+        self._known: set[bytes] = set()
+        self._ids = itertools.count()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def worth(self, chunks: int) -> bool:
+        """Whether this many chunks are better shared out."""
+        return self.workers > 1 and chunks > SMALL
+
+    def submit(self, index: int, operation: str, *arguments: Any, data: Buffer = b"") -> Future[bytes]:
+        """Ask for work on chunk `index`; the same index always meets the same worker, which keeps its sum."""
+        workers = self._running()
+        return workers[index % len(workers)].submit(operation, arguments, data)
+
+    def know(self, key_id: bytes, profile: str, key: bytes) -> None:
+        """Give every worker a secret key, once."""
+        workers = self._running()
+        with self._lock:
+            if key_id in self._known:
+                return
+            self._known.add(key_id)
+        wait([worker.submit("key", (profile,), key) for worker in workers])
+
+    def new_sum(self, owner: object) -> int:
+        """An id for sums kept by the workers, forgotten when their owner is."""
+        sum_id = next(self._ids)
+        weakref.finalize(owner, self._drop, sum_id)
+        return sum_id
+
+    def _drop(self, sum_id: int) -> None:
+        for worker in self._started:
+            worker.submit("drop", (sum_id,), b"")
+
+    def _running(self) -> list[_Worker]:
+        with self._lock:
+            if not self._started:
+                self._started = [_Worker() for _ in range(self.workers)]
+            return self._started
+
+    def close(self) -> None:
+        """End the workers; work that waits is dropped."""
+        with self._lock:
+            started, self._started, self._known = self._started, [], set()
+        for worker in started:
+            worker.close()
+
+
+class _Worker:
+    """One process, its arena and the thread that feeds it."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[tuple[Future[bytes], str, Sequence[Any], Buffer] | None] = queue.SimpleQueue()
+        with tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:  # noqa: S108, PTH112
+            file.truncate(ARENA)
+            self._arena = mmap.mmap(file.fileno(), ARENA)
+            command = [sys.executable, "-m", "paraaegis.crypto.worker", str(file.fileno()), str(ARENA)]
+            self._process = subprocess.Popen(  # noqa: S603 — our own module
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file.fileno()]
+            )
+        self._thread = threading.Thread(target=self._feed, name="ckks-worker", daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: str, arguments: Sequence[Any], data: Buffer) -> Future[bytes]:
+        future: Future[bytes] = Future()
+        self._tasks.put((future, operation, arguments, data))
+        return future
+
+    def _feed(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            future, operation, arguments, data = task
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(self._ask(operation, arguments, data))
+            except BaseException as error:
+                future.set_exception(error)
+
+    def _ask(self, operation: str, arguments: Sequence[Any], data: Buffer) -> bytes:
+        view = memoryview(data).cast("B")
+        if view.nbytes > ARENA:
+            raise CryptoError(f"a chunk of {view.nbytes} bytes is larger than any that this program makes")
+        self._arena[: view.nbytes] = view
+        try:
+            write_frame(_pipe(self._process.stdin), [operation, arguments, view.nbytes])
+            reply = read_frame(_pipe(self._process.stdout))
+        except OSError:
+            reply = None
+        if reply is None:
+            raise CryptoError("an encryption worker ended unexpectedly; was it killed, or is memory short?")
+        error, size = reply
+        if error:
+            raise CryptoError(error)
+        return self._arena[:size]
+
+    def close(self) -> None:
+        self._tasks.put(None)
+        _pipe(self._process.stdin).close()  # the worker ends when its input does
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._thread.join(timeout=5)
+        _pipe(self._process.stdout).close()
+        while not self._tasks.empty():
+            if (task := self._tasks.get()) is not None:
+                task[0].cancel()
+        self._arena.close()
+
+
+def _pipe(stream: Any) -> BinaryIO:
+    opened: BinaryIO = stream
+    return opened
+
+
+def wait(futures: Sequence[Future[bytes]]) -> list[bytes]:
+    """All results; the first error only after everything has ended."""
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    if errors:
+        raise errors[0]
+    return [future.result() for future in futures]

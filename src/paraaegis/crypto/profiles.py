@@ -1,0 +1,73 @@
+"""CKKS settings by name. Nothing is multiplied, so one prime is enough; SEAL checks the 128-bit security of each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from paraaegis.errors import ConfigError
+from paraaegis.grid import STEP
+
+CIPHERTEXTS = 16  # in a chunk
+_ERROR_STD = 3.2  # of SEAL's encryption error, in coefficient units
+_MARGIN = 10  # standard deviations between the summed error and half a step
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One setting. `step` is the grid whose sums it carries exactly."""
+
+    name: str
+    degree: int
+    bits: int
+    scale_bits: int
+    step: float
+
+    @property
+    def reach(self) -> float:
+        """The largest |value| of a normalised sum: its coefficients, up to √2 larger, must stay under q/2."""
+        return float(2.0 ** (self.bits - 1 - self.scale_bits) / math.sqrt(2) * (1 - 2.0**-10))
+
+    @property
+    def max_clients(self) -> int:
+        """Up to how many clients a sum comes back exactly: half a step is ten deviations of the summed error.
+
+        One client's error in a slot's real part has the variance degree/2 · (3.2² + 1/12) / scale².
+        """
+        one = math.sqrt(self.degree / 2 * (_ERROR_STD**2 + 1 / 12)) / 2.0**self.scale_bits
+        return int((self.step / 2 / (_MARGIN * one)) ** 2)
+
+    @property
+    def unit(self) -> int:
+        """The profile's step in whole grid steps."""
+        return round(self.step / STEP)
+
+    @property
+    def chunk(self) -> int:
+        """Values in a full chunk; a ciphertext holds `degree`, two in each complex slot."""
+        return self.degree * CIPHERTEXTS
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        # 7.6 bytes a value up, 15.1 down; exact on the grid of 2^-22 for sums within ±46,000.
+        Profile("precise", degree=4096, bits=54, scale_bits=37, step=STEP),
+        # 6.1 bytes up, 12.1 down; on a grid of 2^-19 (off by at most 10^-6 a client), for sums within ±45:
+        # models without BatchNorm, or whose running statistics are small.
+        Profile("compact", degree=2048, bits=40, scale_bits=33, step=2.0**-19),
+    )
+}
+
+
+def profile(name: str) -> Profile:
+    """The profile of this name."""
+    if name not in PROFILES:
+        raise ConfigError(f"protect.profile must be one of {', '.join(PROFILES)}, got {name!r}")
+    return PROFILES[name]
+
+
+def fitting(peak: float, clients: int) -> str:
+    """A hint at the profiles that carry sums up to `peak` of this many clients."""
+    names = [one.name for one in PROFILES.values() if peak <= one.reach and clients <= one.max_clients]
+    return f"profile {names[0]!r} would fit" if names else "no profile fits: clip the update or use fewer clients"

@@ -1,0 +1,159 @@
+"""SEAL, one chunk at a time: symmetric, seeded ciphertexts of two reals a complex slot. The importer of tenseal.
+
+SEAL's own generator is never given a seed: two encryptions of one vector must differ.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from paraaegis.crypto.chunks import join, parse
+from paraaegis.crypto.keys import tag
+from paraaegis.crypto.profiles import Profile
+from paraaegis.errors import CryptoError
+from paraaegis.grid import STEP
+from paraaegis.types import Buffer, Grid
+
+Scratch = tuple[int, str]
+
+
+@cache
+def _seal() -> Any:
+    """SEAL, loaded by the first who needs it: half a second that plain methods do not pay."""
+    import tenseal.sealapi
+
+    return tenseal.sealapi
+
+
+@dataclass(frozen=True)
+class _Tools:
+    context: Any
+    encoder: Any
+    evaluator: Any
+
+
+@cache
+def _tools(profile: Profile) -> _Tools:
+    seal = _seal()
+    parms = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)
+    parms.set_poly_modulus_degree(profile.degree)
+    parms.set_coeff_modulus(seal.CoeffModulus.Create(profile.degree, [profile.bits]))
+    context = seal.SEALContext(parms, True, seal.SEC_LEVEL_TYPE.TC128)
+    if not context.parameters_set():
+        raise CryptoError(f"profile {profile.name} is not secure: {context.parameter_error_message()}")
+    return _Tools(context, seal.CKKSEncoder(context), seal.Evaluator(context))
+
+
+@contextmanager
+def _scratch() -> Iterator[Scratch]:
+    """A file that SEAL can save to and load from, in memory where the system can."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("ciphertext")
+        try:
+            yield descriptor, f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.NamedTemporaryFile() as file:
+            yield file.fileno(), file.name
+
+
+def _save(item: Any, scratch: Scratch) -> bytes:
+    descriptor, path = scratch
+    item.save(path)
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+
+def _load(load: Callable[[str], None], data: Buffer, scratch: Scratch) -> None:
+    descriptor, path = scratch
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, data, 0)
+    try:
+        load(path)
+    except (RuntimeError, ValueError) as error:
+        raise CryptoError("these bytes are not a ciphertext or key of this profile, or they are damaged") from error
+
+
+def _ciphertext(profile: Profile, data: Buffer, scratch: Scratch) -> Any:
+    ciphertext = _seal().Ciphertext()
+    _load(lambda path: ciphertext.load(_tools(profile).context, path), data, scratch)
+    if ciphertext.size() != 2 or ciphertext.scale != 2.0**profile.scale_bits:
+        raise CryptoError(f"a ciphertext of another shape or scale than profile {profile.name!r} makes")
+    return ciphertext
+
+
+def new_key(profile: Profile) -> bytes:
+    """A fresh secret key."""
+    with _scratch() as scratch:
+        return _save(_seal().KeyGenerator(_tools(profile).context).secret_key(), scratch)
+
+
+class ChunkSecret:
+    """Encrypts and decrypts chunks."""
+
+    def __init__(self, profile: Profile, key: bytes) -> None:
+        self.profile = profile
+        self.id = tag(key, b"ckks key id")[:8]
+        tools, secret = _tools(profile), _seal().SecretKey()
+        with _scratch() as scratch:
+            _load(lambda path: secret.load(tools.context, path), key, scratch)
+        self._encryptor = _seal().Encryptor(tools.context, secret)
+        self._decryptor = _seal().Decryptor(tools.context, secret)
+
+    def encrypt(self, index: int, steps: Grid) -> bytes:
+        """The chunk number `index` of these grid steps."""
+        tools, degree = _tools(self.profile), self.profile.degree
+        values = np.zeros(-(-steps.size // degree) * degree)
+        np.multiply(steps, STEP, out=values[: steps.size])
+        plain, saved = _seal().Plaintext(), []
+        with _scratch() as scratch:
+            for row in values.reshape(-1, degree).view(np.complex128):
+                tools.encoder.encode(row.tolist(), 2.0**self.profile.scale_bits, plain)
+                saved.append(_save(self._encryptor.encrypt_symmetric(plain), scratch))
+        return join(self.profile, self.id, index, steps.size, saved)
+
+    def decrypt(self, index: int, data: Buffer, count: int) -> Grid:
+        """The `count` grid steps of chunk number `index`."""
+        tools, plain, rows = _tools(self.profile), _seal().Plaintext(), []
+        with _scratch() as scratch:
+            for saved in parse(self.profile, data, index, count, self.id):
+                self._decryptor.decrypt(_ciphertext(self.profile, saved, scratch), plain)
+                rows.append(tools.encoder.decode_complex(plain))
+        values = np.array(rows, dtype=np.complex128).view(np.float64).reshape(-1)[:count]
+        values /= self.profile.step
+        return np.rint(values, out=values).astype(np.int64) * self.profile.unit
+
+
+class ChunkSums:
+    """Running sums of chunks, by index. It holds no key."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self._sums: dict[int, list[Any]] = {}
+
+    def merge(self, index: int, data: Buffer, count: int, key_id: bytes, subtract: bool = False) -> None:
+        """Add a chunk to its sum, or take it back: all of its ciphertexts or, with an error, none."""
+        with _scratch() as scratch:
+            parsed = parse(self.profile, data, index, count, key_id)
+            loaded = [_ciphertext(self.profile, saved, scratch) for saved in parsed]
+        if index not in self._sums:
+            self._sums[index] = loaded
+            return
+        evaluator = _tools(self.profile).evaluator
+        operation = evaluator.sub_inplace if subtract else evaluator.add_inplace
+        for total, one in zip(self._sums[index], loaded, strict=True):
+            operation(total, one)
+
+    def close(self, index: int, count: int, key_id: bytes) -> bytes:
+        """The sum's chunk number `index`; its ciphertexts are let go."""
+        with _scratch() as scratch:
+            saved = [_save(one, scratch) for one in self._sums.pop(index)]
+        return join(self.profile, key_id, index, count, saved)

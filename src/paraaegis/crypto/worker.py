@@ -1,0 +1,94 @@
+"""One worker process of the pool: does chunk work on request, ends when its standard input ends.
+
+A request is a length and a msgpack array [operation, arguments, bytes in the arena]; the reply has the same form. Bulk
+bytes lie in the arena, a piece of memory shared with the parent: what comes in at its start, what goes out as well.
+"""
+
+from __future__ import annotations
+
+import mmap
+import signal
+import sys
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+
+from paraaegis.crypto.profiles import profile
+from paraaegis.crypto.seal import ChunkSecret, ChunkSums
+from paraaegis.errors import CryptoError
+from paraaegis.types import Buffer
+
+
+class Bench:
+    """The worker's secrets and sums, by id."""
+
+    def __init__(self) -> None:
+        self._secrets: dict[bytes, ChunkSecret] = {}
+        self._sums: dict[int, ChunkSums] = {}
+
+    def key(self, data: Buffer, name: str) -> bytes:
+        """Take up a secret key."""
+        secret = ChunkSecret(profile(name), bytes(data))
+        self._secrets[secret.id] = secret
+        return b""
+
+    def encrypt(self, data: Buffer, key_id: bytes, index: int) -> bytes:
+        """Encrypt the steps of a chunk."""
+        return self._secrets[key_id].encrypt(index, np.frombuffer(data, dtype=np.int64))
+
+    def decrypt(self, data: Buffer, key_id: bytes, index: int, count: int) -> bytes:
+        """Decrypt a chunk to its steps."""
+        return self._secrets[key_id].decrypt(index, data, count).tobytes()
+
+    def merge(
+        self, data: Buffer, sum_id: int, name: str, index: int, count: int, key_id: bytes, subtract: bool
+    ) -> bytes:
+        """Add a chunk to a sum, or take it back."""
+        self._sums.setdefault(sum_id, ChunkSums(profile(name))).merge(index, data, count, key_id, subtract)
+        return b""
+
+    def close(self, data: Buffer, sum_id: int, index: int, count: int, key_id: bytes) -> bytes:  # noqa: ARG002
+        """Close one chunk of a sum."""
+        return self._sums[sum_id].close(index, count, key_id)
+
+    def drop(self, data: Buffer, sum_id: int) -> bytes:  # noqa: ARG002
+        """Forget a sum."""
+        self._sums.pop(sum_id, None)
+        return b""
+
+
+def write_frame(stream: BinaryIO, value: Any) -> None:
+    """Send one message over a pipe."""
+    body = msgspec.msgpack.encode(value)
+    stream.write(len(body).to_bytes(4, "little") + body)
+    stream.flush()
+
+
+def read_frame(stream: BinaryIO) -> Any:
+    """Receive one message; None at the end of the stream."""
+    size = stream.read(4)
+    if len(size) < 4:
+        return None
+    return msgspec.msgpack.decode(stream.read(int.from_bytes(size, "little")))
+
+
+def serve(descriptor: int, size: int) -> None:
+    """Answer requests until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    bench, arena = Bench(), mmap.mmap(descriptor, size)
+    requests, replies = sys.stdin.buffer, sys.stdout.buffer
+    while (request := read_frame(requests)) is not None:
+        operation, arguments, count = request
+        try:
+            result = getattr(bench, operation)(arena[:count], *arguments)
+            arena[: len(result)] = result
+            write_frame(replies, ["", len(result)])
+        except CryptoError as error:
+            write_frame(replies, [str(error), 0])
+        except Exception as error:  # the parent must hear of it, whatever it is
+            write_frame(replies, [f"worker failed in {operation}: {type(error).__name__}: {error}", 0])
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,183 @@
+"""What protection costs beside training: the vote and noise alone, and a whole client's round on ResNet-18."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from paraaegis.config import Config, make_config
+from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.shuffle import secret_order
+from paraaegis.crypto.streams import system
+from paraaegis.experiments.wire import make_keys, resolve, wire
+from paraaegis.privacy.gaussian import Gaussian
+from paraaegis.protocol import round as algorithm
+from paraaegis.protocol.combine import Sum
+from paraaegis.protocol.messages import Aggregate
+from paraaegis.protocol.silo import Silo
+from paraaegis.protocol.state import ClientState
+from paraaegis.protocol.voting import Tally, pack_positions, select, unpack_positions
+from paraaegis.types import Arrays, Metrics, Payload, Vector
+
+CLIENTS = 10
+RATIOS = (0.01, 0.1, 1.0)
+EPOCHS, BATCHES = 3, 30  # the local training that overheads are shares of
+RESNET18 = 11_191_242
+
+
+class VoteBench(msgspec.Struct, kw_only=True):
+    """Seconds by phase for one client, and for the server with ten ballots; bytes of a ballot."""
+
+    length: int
+    ratio: float
+    client: dict[str, float]
+    server: dict[str, float]
+    bytes_ballot: int
+
+
+class RoundBench(msgspec.Struct, kw_only=True):
+    """A client's own work as a share of its training, by ratio; the order of a round is drawn while it trains."""
+
+    length: int
+    train_seconds: float
+    overhead: dict[str, float]
+    client_seconds: dict[str, dict[str, float]]
+    combine_seconds: dict[str, float]
+    order_seconds: float
+
+
+def _best(work: Callable[[], object], repeats: int) -> float:
+    """Seconds of the fastest of several tries: other work on the machine only ever adds."""
+    found = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def bench_vote(length: int, ratio: float, repeats: int = 3) -> VoteBench:
+    """Order, selection, ballot and noise of one client; tally and election of ten ballots."""
+    update = np.random.default_rng(0).normal(0, 0.01, length).astype(np.float32)
+    k, rng = round(ratio * length), np.random.default_rng(1)
+    order = secret_order(bytes(32), 1, "bench", 1, 0, length)
+    chosen = select("max", update, k, rng)
+    ballot = pack_positions(chosen[order])
+    gaussian = Gaussian(1.0, (0.07,))
+    client = {
+        "order": _best(lambda: secret_order(bytes(32), 1, "bench", 1, 0, length), repeats),
+        "select": _best(lambda: select("max", update, k, rng), repeats),
+        "ballot": _best(lambda: pack_positions(chosen[order]), repeats),
+        "noise": _best(lambda: [None for _ in gaussian.perturb(update[k:], 1, system())], repeats),
+    }
+
+    def tally() -> Tally:
+        counted = Tally(k, length)
+        for _ in range(CLIENTS):
+            counted.add(ballot)
+        return counted
+
+    counted = tally()
+    server = {"tally": _best(tally, repeats), "elect": _best(counted.elect, repeats)}
+    return VoteBench(length=length, ratio=ratio, client=client, server=server, bytes_ballot=len(ballot))
+
+
+class _Still:
+    """A learner that is only a vector of the right length."""
+
+    samples = 947
+
+    def __init__(self, length: int) -> None:
+        self._weights = np.zeros(length, dtype=np.float32)
+
+    def initial(self) -> Vector:
+        return self._weights
+
+    def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:  # noqa: ARG002
+        return weights, {}
+
+    def apply(self, weights: Vector, delta: Vector) -> Vector:
+        return weights + delta
+
+    def evaluate(self, weights: Vector) -> Metrics:  # noqa: ARG002
+        return {}
+
+    def state(self) -> Arrays:
+        return {}
+
+    def load(self, state: object) -> None:
+        pass
+
+
+def bench_round(
+    train_seconds: float, length: int = RESNET18, repeats: int = 3, progress: Callable[[str], None] = lambda _: None
+) -> RoundBench:
+    """Vote, protect and reveal of one client, undivided, and the server's combine of ten, at each ratio."""
+    update = np.random.default_rng(0).normal(0, 0.01, length).astype(np.float32)
+    bench = RoundBench(
+        length=length,
+        train_seconds=train_seconds,
+        overhead={},
+        client_seconds={},
+        combine_seconds={},
+        order_seconds=_best(lambda: secret_order(bytes(32), 1, "bench", 1, 0, length), repeats),
+    )
+    with Pool() as pool:
+        for ratio in RATIOS:
+            progress(f"r = {ratio:g}")
+            silo, open_sum = _silo(ratio, length, pool)
+            runs = [_one_round(silo, open_sum, update) for _ in range(repeats)]
+            phases = {phase: min(run[phase] for run in runs) for phase in runs[0]}
+            bench.combine_seconds[str(ratio)] = phases.pop("combine")
+            bench.client_seconds[str(ratio)] = phases
+            bench.overhead[str(ratio)] = sum(phases.values()) / train_seconds
+    return bench
+
+
+def _silo(ratio: float, length: int, pool: Pool) -> tuple[Silo, Callable[[], Sum]]:
+    """A client of ten, with secret noise as in deployment."""
+    settings = [f"protect.ratio={ratio}", "privacy.noise=secret", f"federation.clients={CLIENTS}"]
+    config: Config = resolve(make_config({}, settings), [_Still.samples])
+    still = _Still(length)
+    learners = {f"client-{index}": still for index in range(CLIENTS)}
+    wired = wire(config, learners, make_keys(config), "client-0", pool)
+    return wired.silos["client-0"], lambda: wired.server.open(length, wired.plan.k(1))
+
+
+def _one_round(silo: Silo, open_sum: Callable[[], Sum], update: Vector) -> dict[str, float]:
+    """Seconds of one client's vote, protect and reveal, nothing shared but the order, and of the server's combine."""
+    spent: dict[str, float] = {}
+    plan = silo.plan
+    total = CLIENTS * _Still.samples
+    state = ClientState(weights=silo.learner.initial(), total=total, heaviest=_Still.samples, number=1)
+    silo.once.clear()
+    silo.order(1, 0)
+
+    def timed(phase: str, start: float) -> float:
+        now = time.perf_counter()
+        spent[phase] = now - start
+        return now
+
+    start = time.perf_counter()
+    votes = algorithm.vote(silo, update, 1, 0)
+    silo.fingerprint(1, 0, state.weights)
+    start = timed("vote", start)
+    elected = unpack_positions(votes, plan.k(1), plan.length)
+    start = time.perf_counter()
+    protected = algorithm.protect(silo, state, update, silo.partition(1, 0, elected), {})
+    start = timed("protect", start)
+    payload = _combined(open_sum(), protected.payload)
+    start = timed("combine", start)
+    aggregate = Aggregate(1, 0, total, plan.clients, None, payload)
+    silo.learner.apply(state.weights, algorithm.reveal(silo, state, aggregate, elected))
+    timed("reveal", start)
+    return spent
+
+
+def _combined(total: Sum, upload: Payload) -> Payload:
+    for _ in range(CLIENTS):
+        total.add(upload)
+    return total.close()
