@@ -14,7 +14,7 @@ from paraaegis.crypto.pool import Pool, wait
 from paraaegis.crypto.profiles import PROFILES, Profile, fitting, profile
 from paraaegis.crypto.seal import ChunkSecret, ChunkSums, new_key
 from paraaegis.errors import CryptoError, UpdateError
-from paraaegis.grid import STEP, chunk_counts
+from paraaegis.grid import STEP, chunk_counts, slices
 from paraaegis.types import Blob, Grid
 
 __all__ = ["PROFILES", "CipherSum", "Profile", "Secret", "check_reach", "new_key", "profile"]
@@ -40,8 +40,7 @@ class Secret:
         if self.profile.unit > 1:
             steps = np.rint(steps / self.profile.unit).astype(np.int64) * self.profile.unit
         check_reach(self.profile, steps, clients)
-        size = self.profile.chunk
-        parts = [np.ascontiguousarray(steps[start : start + size]) for start in range(0, steps.size, size)]
+        parts = [np.ascontiguousarray(steps[where], dtype=np.int64) for where in slices(steps.size, self.profile.chunk)]
         if (pool := self._sharing(len(parts))) is None:
             return tuple(Blob(self._chunks.encrypt(index, part)) for index, part in enumerate(parts))
         asked = [pool.submit(i, "encrypt", self.id, i, data=part.data) for i, part in enumerate(parts)]

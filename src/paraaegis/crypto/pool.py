@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, BinaryIO
 
@@ -138,7 +139,8 @@ class _Worker:
 
     def close(self) -> None:
         self._tasks.put(None)
-        _pipe(self._process.stdin).close()  # the worker ends when its input does
+        with suppress(BrokenPipeError):
+            _pipe(self._process.stdin).close()  # the worker ends when its input does
         try:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:

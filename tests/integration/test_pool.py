@@ -1,0 +1,139 @@
+"""Encryption in worker processes gives what one process gives, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from paraaegis.crypto.ckks import CipherSum, Secret, new_key
+from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.profiles import PROFILES
+from paraaegis.errors import CryptoError
+from paraaegis.types import Blob
+
+PRECISE = PROFILES["precise"]
+KEY = new_key(PRECISE)
+LENGTH = 3 * PRECISE.chunk + 5
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with Pool(2) as pool:
+        yield pool
+
+
+def steps(seed, dtype=np.int64):
+    return np.random.default_rng(seed).integers(-(2**24), 2**24, LENGTH).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_sums_through_workers_are_exact(pool, dtype):
+    secret = Secret(PRECISE, KEY, pool)
+    total = CipherSum(PRECISE, LENGTH, pool)
+    for seed in range(3):
+        total.add(secret.encrypt(steps(seed, dtype), 3))
+    np.testing.assert_array_equal(secret.decrypt(total.close(), LENGTH), sum(steps(seed) for seed in range(3)))
+
+
+def test_workers_and_one_process_understand_each_other(pool):
+    shared, alone = Secret(PRECISE, KEY, pool), Secret(PRECISE, KEY)
+    total = CipherSum(PRECISE, LENGTH)
+    total.add(shared.encrypt(steps(0), 2))
+    total.add(alone.encrypt(steps(1), 2))
+    np.testing.assert_array_equal(shared.decrypt(total.close(), LENGTH), steps(0) + steps(1))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_bad_upload_leaves_the_workers_sums_as_they_were(pool, first):
+    secret = Secret(PRECISE, KEY, pool)
+    total = CipherSum(PRECISE, LENGTH, pool)
+    bad = list(secret.encrypt(steps(9), 2))
+    bad[2] = Blob(bytes(bad[2].view)[:-1])
+    if not first:
+        total.add(secret.encrypt(steps(0), 2))
+    with pytest.raises(CryptoError):
+        total.add(bad)
+    if first:
+        total.add(secret.encrypt(steps(0), 2))
+    np.testing.assert_array_equal(secret.decrypt(total.close(), LENGTH), steps(0))
+
+
+def test_two_sums_at_once_do_not_mix(pool):
+    secret = Secret(PRECISE, KEY, pool)
+    sums = [CipherSum(PRECISE, LENGTH, pool) for _ in range(2)]
+    for seed, total in enumerate(sums):
+        total.add(secret.encrypt(steps(seed), 2))
+    for seed, total in enumerate(sums):
+        np.testing.assert_array_equal(secret.decrypt(total.close(), LENGTH), steps(seed))
+
+
+def test_a_chunk_under_another_key_is_refused_by_name(pool):
+    other = Secret(PRECISE, new_key(PRECISE), pool)
+    with pytest.raises(CryptoError, match="another CKKS key"):
+        Secret(PRECISE, KEY, pool).decrypt(other.encrypt(steps(0), 2), LENGTH)
+
+
+def test_a_killed_worker_is_an_error_and_not_a_hang():
+    with Pool(2) as pool:
+        secret = Secret(PRECISE, KEY, pool)
+        secret.encrypt(steps(0), 2)
+        pool._started[0]._process.kill()
+        pool._started[0]._process.wait()
+        with pytest.raises(CryptoError, match="ended unexpectedly"):
+            secret.encrypt(steps(0), 2)
+
+
+def children_of(pid):
+    found = subprocess.run(["ps", "--no-headers", "-o", "pid", "--ppid", str(pid)], capture_output=True, text=True)
+    return [int(line) for line in found.stdout.split()]
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rsplit(")")[1].split()[0] != "Z"
+
+
+SCRIPT = """
+import sys, numpy as np, time
+from paraaegis.crypto.ckks import Secret, new_key
+from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.profiles import PROFILES
+with Pool(2) as pool:
+    profile = PROFILES["precise"]
+    secret = Secret(profile, new_key(profile), pool)
+    steps = np.zeros(3 * profile.chunk, dtype=np.int64)
+    secret.encrypt(steps, 2)
+    print("ready", flush=True)
+    while True:
+        secret.encrypt(steps, 2)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_parent(how):
+    parent = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert parent.stdout.readline() == b"ready\n"
+    workers = children_of(parent.pid)
+    assert len(workers) == 2
+    parent.send_signal(how)
+    parent.wait(timeout=20)
+    deadline = time.monotonic() + 20
+    while any(alive(worker) for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    parent.stdout.close()
+    parent.stderr.close()
+    assert not any(alive(worker) for worker in workers)
+
+
+def test_short_vectors_start_no_process():
+    with Pool(2) as pool:
+        Secret(PRECISE, KEY, pool).encrypt(steps(0)[:100], 2)
+        assert not pool._started
