@@ -101,7 +101,7 @@ class Engine(Section, frozen=True):
 class Config(Section, frozen=True):
     """All of it."""
 
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     federation: Federation = Federation()
     data: Data = Data()
     model: Model = Model()
@@ -202,6 +202,6 @@ def _refuse_contradictions(config: Config) -> None:
         raise ConfigError(
             f"federation.quorum must be at most the {config.sampled} clients of a round, got {federation.quorum}"
         )
-    for key, value in (("privacy.epsilon", privacy.epsilon), ("train.lr", config.train.lr)):
-        if math.isnan(value):
-            raise ConfigError(f"{key} must be a number, got nan")
+    for key, value in (("train.lr", config.train.lr), ("data.alpha", config.data.alpha)):
+        if math.isinf(value):
+            raise ConfigError(f"{key} must be finite, got {value}")

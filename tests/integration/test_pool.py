@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,8 +98,7 @@ def alive(pid):
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rsplit(")")[1].split()[0] != "Z"
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
 
 
 SCRIPT = """

@@ -12,7 +12,7 @@ def main() -> None:
     from paraaegis.cli.app import app
 
     try:
-        app()
+        app(prog_name="paraaegis")
     except ParaAegisError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)

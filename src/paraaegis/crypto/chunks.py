@@ -1,11 +1,13 @@
 """How ciphertexts travel: up to sixteen in a chunk, behind a header that names profile, key, place and counts.
 
-Foreign, cut, reordered or mixed-up bytes are refused by name before any of them reaches SEAL.
+Foreign, cut, damaged, reordered or mixed-up bytes are refused by name before any of them reaches SEAL. The checksum is
+against accidents; authenticity is the transport's work.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 
 from paraaegis.crypto.profiles import Profile
@@ -13,14 +15,17 @@ from paraaegis.errors import CryptoError
 from paraaegis.grid import chunk_counts
 from paraaegis.types import Blob, Buffer
 
-_HEADER = struct.Struct("<4s8s8sIII")  # magic, profile, key id, index of the chunk, values in it, ciphertexts in it
+_HEADER = struct.Struct("<4sI8s8sIII")  # magic, checksum of all that follows, profile, key id, index, values, rows
+_CHECKED = 8  # where that which the checksum covers begins
 _MAGIC = b"PAc1"
 
 
 def join(profile: Profile, key_id: bytes, index: int, count: int, saved: Sequence[bytes]) -> bytes:
     """A chunk of saved ciphertexts."""
-    header = _HEADER.pack(_MAGIC, profile.name.encode()[:8], key_id, index, count, len(saved))
-    return b"".join([header, struct.pack(f"<{len(saved)}I", *map(len, saved)), *saved])
+    header = _HEADER.pack(_MAGIC, 0, profile.name.encode()[:8], key_id, index, count, len(saved))
+    chunk = bytearray(b"".join([header, struct.pack(f"<{len(saved)}I", *map(len, saved)), *saved]))
+    struct.pack_into("<I", chunk, 4, zlib.crc32(memoryview(chunk)[_CHECKED:]))
+    return bytes(chunk)
 
 
 def key_id_of(profile: Profile, data: Buffer) -> bytes:
@@ -59,9 +64,11 @@ def _header(profile: Profile, view: memoryview) -> tuple[int, bytes, int, int]:
     """Index, key id, values and ciphertexts that a chunk claims to hold."""
     if view.nbytes < _HEADER.size:
         raise CryptoError(f"a chunk of {view.nbytes} bytes is too short for its header")
-    magic, name, key_id, index, count, rows = _HEADER.unpack_from(view)
+    magic, checksum, name, key_id, index, count, rows = _HEADER.unpack_from(view)
     if magic != _MAGIC:
         raise CryptoError("these bytes are not a chunk of ciphertexts")
+    if zlib.crc32(view[_CHECKED:]) != checksum:
+        raise CryptoError("a chunk of ciphertexts is cut or damaged: its checksum differs")
     if name.rstrip(b"\0") != profile.name.encode()[:8]:
         raise CryptoError(f"a chunk of profile {name.rstrip(bytes(1)).decode(errors='replace')!r} came, "
                           f"expected {profile.name!r}")  # fmt: skip

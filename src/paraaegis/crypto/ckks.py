@@ -5,12 +5,12 @@ A vector of any length is worked on chunk by chunk, on all cores where a pool is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from paraaegis.crypto.chunks import key_id_of, paired
-from paraaegis.crypto.pool import Pool, wait
+from paraaegis.crypto.pool import Pool
 from paraaegis.crypto.profiles import PROFILES, Profile, fitting, profile
 from paraaegis.crypto.seal import ChunkSecret, ChunkSums, new_key
 from paraaegis.errors import CryptoError, UpdateError
@@ -40,23 +40,26 @@ class Secret:
         if self.profile.unit > 1:
             steps = np.rint(steps / self.profile.unit).astype(np.int64) * self.profile.unit
         check_reach(self.profile, steps, clients)
-        parts = [np.ascontiguousarray(steps[where], dtype=np.int64) for where in slices(steps.size, self.profile.chunk)]
-        if (pool := self._sharing(len(parts))) is None:
+        parts = (np.ascontiguousarray(steps[where], np.int64) for where in slices(steps.size, self.profile.chunk))
+        count = len(chunk_counts(steps.size, self.profile.chunk))
+        if (pool := self._sharing(count)) is None:
             return tuple(Blob(self._chunks.encrypt(index, part)) for index, part in enumerate(parts))
-        asked = [pool.submit(i, "encrypt", self.id, i, data=part.data) for i, part in enumerate(parts)]
-        return tuple(Blob(chunk) for chunk in wait(asked))
+        tasks = (("encrypt", (self.id, index), part.data) for index, part in enumerate(parts))
+        return tuple(Blob(chunk) for chunk in pool.map(tasks))
 
     def decrypt(self, chunks: Sequence[Blob], length: int) -> Grid:
         """The grid steps of a sum of `length` values."""
         pairs = paired(self.profile, chunks, length)
+        steps = np.empty(length, dtype=np.int64)
+        parts: Iterable[Grid]
         if (pool := self._sharing(len(pairs))) is None:
-            parts = [self._chunks.decrypt(index, blob.view, count) for index, (blob, count) in enumerate(pairs)]
+            parts = (self._chunks.decrypt(index, blob.view, count) for index, (blob, count) in enumerate(pairs))
         else:
-            asked = [
-                pool.submit(i, "decrypt", self.id, i, count, data=blob.view) for i, (blob, count) in enumerate(pairs)
-            ]
-            parts = [np.frombuffer(part, dtype=np.int64) for part in wait(asked)]
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+            tasks = (("decrypt", (self.id, i, count), blob.view) for i, (blob, count) in enumerate(pairs))
+            parts = (np.frombuffer(part, dtype=np.int64) for part in pool.map(tasks))
+        for where, part in zip(slices(length, self.profile.chunk), parts, strict=True):
+            steps[where] = part
+        return steps
 
     def _sharing(self, chunks: int) -> Pool | None:
         if self._pool is None or not self._pool.worth(chunks):
@@ -108,7 +111,7 @@ class CipherSum:
         if self._pool is not None:
             asked = {
                 i: self._pool.submit(
-                    i, "merge", self._id, self.profile.name, i, self._counts[i], self._key_id, subtract, data=blob.view
+                    i, "merge", (self._id, self.profile.name, i, self._counts[i], self._key_id, subtract), blob.view
                 )
                 for i, blob in chunks.items()
             }
@@ -127,8 +130,8 @@ class CipherSum:
             raise CryptoError("a sum of no uploads has no ciphertext")
         if self._pool is None:
             return tuple(Blob(self._sums.close(i, count, self._key_id)) for i, count in enumerate(self._counts))
-        asked = [self._pool.submit(i, "close", self._id, i, n, self._key_id) for i, n in enumerate(self._counts)]
-        return tuple(Blob(chunk) for chunk in wait(asked))
+        tasks = (("close", (self._id, i, count, self._key_id), b"") for i, count in enumerate(self._counts))
+        return tuple(Blob(chunk) for chunk in self._pool.map(tasks))
 
 
 def check_reach(profile: Profile, steps: Grid, clients: int) -> None:

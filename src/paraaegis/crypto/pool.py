@@ -15,7 +15,8 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
@@ -27,6 +28,7 @@ from paraaegis.errors import CryptoError
 from paraaegis.types import Buffer
 
 ARENA = 32 * max(profile.chunk for profile in PROFILES.values())  # bytes: twice what a chunk ever takes
+AHEAD = 3  # tasks a worker has on its desk
 SMALL = 2  # chunks: vectors of no more than this gain nothing from a second process
 
 
@@ -52,10 +54,20 @@ class Pool:
         """Whether this many chunks are better shared out."""
         return self.workers > 1 and chunks > SMALL
 
-    def submit(self, index: int, operation: str, *arguments: Any, data: Buffer = b"") -> Future[bytes]:
+    def submit(self, index: int, operation: str, arguments: Sequence[Any], data: Buffer) -> Future[bytes]:
         """Ask for work on chunk `index`; the same index always meets the same worker, which keeps its sum."""
         workers = self._running()
         return workers[index % len(workers)].submit(operation, arguments, data)
+
+    def map(self, tasks: Iterable[tuple[str, Sequence[Any], Buffer]]) -> Iterator[bytes]:
+        """The results of one task a chunk, in order. Only a few are on their way at a time, whatever their number."""
+        waiting: deque[Future[bytes]] = deque()
+        for index, (operation, arguments, data) in enumerate(tasks):
+            if len(waiting) >= AHEAD * self.workers:
+                yield waiting.popleft().result()
+            waiting.append(self.submit(index, operation, arguments, data))
+        while waiting:
+            yield waiting.popleft().result()
 
     def know(self, key_id: bytes, profile: str, key: bytes) -> None:
         """Give every worker a secret key, once."""
@@ -64,7 +76,8 @@ class Pool:
             if key_id in self._known:
                 return
             self._known.add(key_id)
-        wait([worker.submit("key", (profile,), key) for worker in workers])
+        for future in [worker.submit("key", (profile,), key) for worker in workers]:
+            future.result()
 
     def new_sum(self, owner: object) -> int:
         """An id for sums kept by the workers, forgotten when their owner is."""
@@ -157,11 +170,3 @@ class _Worker:
 def _pipe(stream: Any) -> BinaryIO:
     opened: BinaryIO = stream
     return opened
-
-
-def wait(futures: Sequence[Future[bytes]]) -> list[bytes]:
-    """All results; the first error only after everything has ended."""
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    if errors:
-        raise errors[0]
-    return [future.result() for future in futures]

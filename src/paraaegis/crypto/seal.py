@@ -48,7 +48,7 @@ def _tools(profile: Profile) -> _Tools:
     parms.set_coeff_modulus(seal.CoeffModulus.Create(profile.degree, [profile.bits]))
     context = seal.SEALContext(parms, True, seal.SEC_LEVEL_TYPE.TC128)
     if not context.parameters_set():
-        raise CryptoError(f"profile {profile.name} is not secure: {context.parameter_error_message()}")
+        raise CryptoError(f"profile {profile.name} is not secure: {context.parameters_error_message()}")
     return _Tools(context, seal.CKKSEncoder(context), seal.Evaluator(context))
 
 

@@ -188,7 +188,7 @@ def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:
     number, attempt = message.where.number, message.where.attempt
     if not 1 <= number <= silo.plan.rounds:
         raise ProtocolError(f"rounds go from 1 to {silo.plan.rounds}, got {number}")
-    if message.train and (number, attempt) <= (state.number, state.attempt):
+    if (number, attempt) <= (state.number, state.attempt):
         raise ProtocolError(
             f"{silo.name} answered round {state.number}, attempt {state.attempt} already; it answers each once and "
             f"in order, got round {number}, attempt {attempt}"

@@ -59,7 +59,7 @@ class GridSum:
 
     def _merge(self, upload: Payload, operation: np.ufunc) -> None:
         expect_kind(upload, "grid")
-        _expect_length(upload, self._sum.size)
+        expect_length(upload, self._sum.size)
         for where, steps in iterate_grid(upload.chunks, upload.length):
             operation(self._sum[where], steps, out=self._sum[where])
 
@@ -86,7 +86,7 @@ class CkksSum:
 
     def _check(self, upload: Payload) -> None:
         expect_kind(upload, "ckks")
-        _expect_length(upload, self._sum.length)
+        expect_length(upload, self._sum.length)
 
     def close(self) -> Payload:
         """See Sum."""
@@ -120,7 +120,7 @@ class ParallelSum:
 
     def _check(self, upload: Payload) -> None:
         expect_kind(upload, "parallel", len(self._parts))
-        _expect_length(upload, self._length)
+        expect_length(upload, self._length)
 
     def close(self) -> Payload:
         """See Sum."""
@@ -135,6 +135,7 @@ def expect_kind(payload: Payload, kind: str, parts: int = 0) -> None:
         )
 
 
-def _expect_length(payload: Payload, length: int) -> None:
+def expect_length(payload: Payload, length: int) -> None:
+    """Refuse a payload of another number of values."""
     if payload.length != length:
         raise ProtocolError(f"a {payload.kind!r} payload of {length} values was expected, got {payload.length}")

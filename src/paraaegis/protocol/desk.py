@@ -138,7 +138,7 @@ class Desk:
             aggregate = Aggregate(number, attempt, weight, tuple(counted), elected, total.close())
             line.clients = counted
         now = time.perf_counter()
-        line.seconds["combine"] += now - start
+        line.seconds["combine"] = line.seconds.get("combine", 0.0) + now - start
         line.seconds["wall"] = now - self._started
         for phase in ("train", "vote", "protect"):
             self._mean_into(line, phase, self._reports)
@@ -161,10 +161,10 @@ class Desk:
         for phase in ("reveal", "evaluate"):
             self._mean_into(line, phase, reports)
         measured = {client: found[0].metrics for client, found in reports.items() if found[0].metrics}
-        weight = sum(self.state.samples[client] for client in measured)
         for name in sorted({name for metrics in measured.values() for name in metrics}):
-            parts = (metrics[name] * self.state.samples[client] / weight for client, metrics in measured.items())
-            line.metrics[name] = sum(parts)
+            found = {client: metrics[name] for client, metrics in measured.items() if name in metrics}
+            weight = sum(self.state.samples[client] for client in found)
+            line.metrics[name] = sum(value * self.state.samples[client] / weight for client, value in found.items())
         self.state.lines += 1
         yield line
 

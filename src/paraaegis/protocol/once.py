@@ -34,6 +34,8 @@ class Once:
             try:
                 future.set_result(compute())
             except BaseException as error:
+                with self._lock:  # the next to ask may bring better input
+                    self._values.pop(key, None)
                 future.set_exception(error)
                 raise
         result: Value = future.result()

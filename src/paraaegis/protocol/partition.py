@@ -32,6 +32,11 @@ class Partition:
         inside[order[elected]] = True
         return cls(inside, order[~elected])
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many values are inside and outside."""
+        return self.inside.size - self.travel.size, self.travel.size
+
     def split(self, vector: NDArray[Number]) -> tuple[NDArray[Number], NDArray[Number]]:
         """The values inside and outside, each in parameter order."""
         if vector.size != self.inside.size:
@@ -40,11 +45,10 @@ class Partition:
 
     def merge(self, inside: NDArray[Number], outside: NDArray[Number]) -> NDArray[Number]:
         """The vector that `split` split."""
-        expected = int(np.count_nonzero(self.inside))
-        if (inside.size, outside.size) != (expected, self.inside.size - expected):
+        if (inside.size, outside.size) != self.counts:
             raise UpdateError(
-                f"{expected} values inside and {self.inside.size - expected} outside were expected, "
-                f"got {inside.size} and {outside.size}"
+                "{} values inside and {} outside were expected, ".format(*self.counts)
+                + f"got {inside.size} and {outside.size}"
             )
         vector = np.empty(self.inside.size, dtype=np.result_type(inside, outside))
         vector[self.inside] = inside

@@ -17,7 +17,7 @@ from paraaegis.crypto.ckks import Secret
 from paraaegis.errors import ProtocolError
 from paraaegis.grid import from_grid, grid_of, pack_grid, slices, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
-from paraaegis.protocol.combine import expect_kind
+from paraaegis.protocol.combine import expect_kind, expect_length
 from paraaegis.protocol.partition import Partition
 from paraaegis.types import Blob, Grid, Payload, Vector
 
@@ -169,9 +169,12 @@ class Parallel:
         """See ClientHalf. Lines 20 and 21 of Algorithm 1."""
         partition = _partition(sight.partition)
         expect_kind(aggregate, "parallel", 1 if self.outside is None else 2)
+        counts = partition.counts
+        for part, count in zip(aggregate.parts, counts, strict=False):
+            expect_length(part, count)
         inside = self.inside.carrier.unpack(aggregate.parts[0])
         if self.outside is None:
-            outside = np.zeros(aggregate.length - inside.size, dtype=np.int64)
+            outside = np.zeros(counts[1], dtype=np.int32)
         else:
             outside = partition.from_travel(self.outside.carrier.unpack(aggregate.parts[1]))
         return from_grid(partition.merge(inside, outside))
