@@ -20,7 +20,7 @@ Meddle = Callable[[str, Message, Answer], Frames | str | None]
 
 
 class Hand:
-    """Clients and their states; the test plays the server. Updates are clients × values or clients × rounds × values."""
+    """Clients and their states; the test plays the server. Updates: clients × values, or clients × rounds × values."""
 
     def __init__(self, updates, *settings: str, rounds: int = 3, samples: Sequence[int] | None = None) -> None:
         self.learners = learners_of(updates, samples)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.errors import CryptoError, UpdateError
-from paraaegis.types import Blob, Grid
+from paraaegis.types import Blob, Grid, Vector
 
 STEP = 2.0**-22
 LIMIT = 2.0**31  # 2^53 steps: beyond it a float64 cannot tell neighbouring steps apart
@@ -53,9 +53,12 @@ def slices(length: int, chunk: int = CHUNK) -> Iterator[slice]:
     return (slice(start, min(start + chunk, length)) for start in range(0, length, chunk))
 
 
-def from_grid(steps: Grid, factor: float = 1.0) -> NDArray[np.float64]:
-    """`factor` times the values of whole steps."""
-    return np.multiply(steps, STEP * factor, dtype=np.float64)
+def from_grid(steps: Grid, factor: float = 1.0) -> Vector:
+    """`factor` times the values of whole steps, multiplied in float64 and then rounded to float32."""
+    values = np.empty(steps.size, dtype=np.float32)
+    for where in slices(steps.size):
+        values[where] = np.multiply(steps[where], STEP * factor, dtype=np.float64)
+    return values
 
 
 def pack_grid(steps: Grid) -> tuple[Blob, ...]:

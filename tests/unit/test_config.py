@@ -11,7 +11,7 @@ import tomli_w
 from paraaegis.config import Config, load_config, make_config
 from paraaegis.errors import ConfigError
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
+DIGITS = Path(__file__).parents[2] / "configs" / "digits.toml"
 
 
 def refusal(*settings, raw=None):
@@ -24,9 +24,8 @@ def test_the_defaults_are_a_configuration():
     assert make_config({}) == Config()
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_every_shipped_file_is_a_configuration(path):
-    assert isinstance(load_config(path), Config)
+def test_the_shipped_file_is_a_configuration():
+    assert load_config(DIGITS).data.name == "digits"
 
 
 def test_a_resolved_configuration_reads_back_from_its_own_toml(tmp_path):

@@ -15,17 +15,16 @@ def test_elected_positions_are_parameters_through_the_order():
     assert partition.inside.tolist() == [False, False, False, True, True]
 
 
-def test_both_parts_are_in_parameter_order():
+def test_both_parts_are_in_parameter_order_the_outside_with_zeros_inside():
     inside, outside = Partition.of(ELECTED, ORDER).split(np.array([10, 11, 12, 13, 14]))
     assert inside.tolist() == [13, 14]
-    assert outside.tolist() == [10, 11, 12]
+    assert outside.tolist() == [10, 11, 12, 0, 0]
 
 
 def test_the_outside_travels_in_the_secret_order():
     partition = Partition.of(ELECTED, ORDER)
-    travelled = partition.to_travel(np.array([10, 11, 12]))
-    assert travelled.tolist() == [12, 10, 11]  # positions 1, 2 and 4 are parameters 2, 0 and 1
-    assert partition.from_travel(travelled).tolist() == [10, 11, 12]
+    assert partition.travel.tolist() == [2, 0, 1]  # positions 1, 2 and 4 are parameters 2, 0 and 1
+    assert partition.merge(np.array([13, 14]), np.array([12, 10, 11])).tolist() == [10, 11, 12, 13, 14]
 
 
 def test_an_update_of_another_length_is_refused():
@@ -43,6 +42,7 @@ def test_parts_of_other_lengths_are_refused(inside, outside):
 def test_merging_keeps_bits_and_kind(dtype):
     vector = np.array([0, -0.0, 1e-30, 7, -3]).astype(dtype)
     partition = Partition.of(ELECTED, ORDER)
-    merged = partition.merge(*partition.split(vector))
+    inside, outside = partition.split(vector)
+    merged = partition.merge(inside, outside[partition.travel])
     assert merged.dtype == dtype
     assert merged.tobytes() == vector.tobytes()

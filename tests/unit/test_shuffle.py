@@ -27,7 +27,7 @@ def test_an_order_is_the_same_for_the_same_names():
 
 def test_an_order_is_pinned():
     """Silos with other library versions must draw this one too, else they stop at each other's fingerprints."""
-    assert order(length=10).tolist() == [8, 6, 5, 9, 1, 4, 7, 2, 0, 3]
+    assert order(length=10).tolist() == [8, 4, 9, 2, 7, 1, 0, 6, 3, 5]
 
 
 @pytest.mark.parametrize(

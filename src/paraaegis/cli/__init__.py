@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 from paraaegis.errors import ParaAegisError
 
 
+INTERRUPTED = 130
+
+
 def main() -> None:
     """Run the command line; an error of ours is one clear line, never a traceback."""
+    import click
+
     from paraaegis.cli.app import app
 
     try:
-        app(prog_name="paraaegis")
+        # Not standalone: there an error of ours and Ctrl-C would end in typer's words instead of ours.
+        code = app(prog_name="paraaegis", standalone_mode=False)
     except ParaAegisError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)  # noqa: T201
-        sys.exit(130)
+        _end(f"error: {error}", 2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    if code == INTERRUPTED:
+        _end("stopped; the same command goes on from the last checkpoint", INTERRUPTED)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end(text: str, code: int) -> NoReturn:
+    sys.stderr.write(f"{text}\n")
+    sys.exit(code)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from paraaegis.crypto.ckks import CipherSum, Secret, new_key, profile
 from paraaegis.crypto.pool import Pool
 from paraaegis.errors import ConfigError
-from paraaegis.grid import from_grid, to_grid
+from paraaegis.grid import STEP, to_grid
 
 OURS = ("precise", "compact", "precise-all-cores", "compact-all-cores")
 CLIENTS = 10
@@ -110,7 +110,7 @@ def _ours(name: str, data: NDArray[np.float64]) -> dict[str, float]:
             encrypt=lambda row: secret.encrypt(to_grid(row), CLIENTS),
             add=lambda _, chunks: total.add(chunks),
             close=lambda _: total.close(),
-            decrypt=lambda chunks: from_grid(secret.decrypt(chunks, data.shape[1])),
+            decrypt=lambda chunks: np.multiply(secret.decrypt(chunks, data.shape[1]), STEP, dtype=np.float64),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 — torch's own custom
+from numpy.typing import NDArray
 from torch import Tensor
 
 AREA = (0.35, 1.0)  # of the image that a crop keeps
@@ -13,12 +14,16 @@ RATIO = (3 / 4, 4 / 3)  # width to height of a crop
 
 def crop_and_flip(images: Tensor, rng: np.random.Generator) -> Tensor:
     """Crop each image (n, c, h, w) at random, bring it back to its size, mirror every other one."""
-    theta = torch.from_numpy(_draw(len(images), rng)).to(images.device)
-    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    return resample(images, torch.from_numpy(draw_crops(len(images), rng)).to(images.device))
+
+
+def resample(images: Tensor, crops: Tensor) -> Tensor:
+    """Crop and flip images (n, c, h, w) as `draw_crops` drew it."""
+    grid = F.affine_grid(crops, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
-def _draw(count: int, rng: np.random.Generator) -> np.ndarray:
+def draw_crops(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
     """Draw one 2×3 matrix an image, from output to input coordinates, both in -1..1."""
     area, ratio, across, down, flip = rng.random((5, count))
     area = AREA[0] + area * (AREA[1] - AREA[0])

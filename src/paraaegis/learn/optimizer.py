@@ -23,12 +23,22 @@ OPTIMIZERS: dict[str, tuple[str, ...]] = {  # and what each remembers of a param
 def make_optimizer(
     name: str, model: nn.Module, lr: float, momentum: float, weight_decay: float
 ) -> torch.optim.Optimizer:
-    """Make the optimiser `name`. `momentum` is SGD's, or Adam's β1."""
+    """Make the optimiser `name`. `momentum` is SGD's, or Adam's β1. On CUDA one kernel updates many parameters."""
+    parameters = list(model.parameters())
+    fused = parameters[0].is_cuda
     if name == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
+        return torch.optim.SGD(parameters, lr, momentum, weight_decay=weight_decay, fused=fused)
     if name == "adam":
-        return torch.optim.Adam(model.parameters(), lr=lr, betas=(momentum, 0.999), weight_decay=weight_decay)
+        return torch.optim.Adam(parameters, lr, (momentum, 0.999), weight_decay=weight_decay, fused=fused)
     raise ConfigError(f"train.optimizer must be one of {', '.join(OPTIMIZERS)}, got {name!r}")
+
+
+def start(optimizer: torch.optim.Optimizer, name: str) -> None:
+    """Lay out the state that the first step would, with zeros, which to either optimiser mean the same as none."""
+    for group in optimizer.param_groups:
+        keys = OPTIMIZERS[name] if name != "sgd" or group["momentum"] else ()
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {key: _slot(parameter, key) for key in keys}
 
 
 def remember(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:
@@ -42,11 +52,22 @@ def remember(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:
 
 
 def _copy(tensor: Tensor) -> NDArray[Any]:
-    return np.array(tensor.cpu().numpy(), order="C")
+    array: NDArray[Any] = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format).numpy()
+    return array
+
+
+def _slot(parameter: Tensor, key: str) -> Tensor:
+    """Lay out zeros as the optimisers of `make_optimizer` do: Adam's count of steps beside its parameter, the rest like it."""
+    return (
+        torch.zeros((), device=parameter.device) if key == "step" else torch.zeros_like(parameter, requires_grad=False)
+    )
 
 
 def restore(model: nn.Module, optimizer: torch.optim.Optimizer, name: str, state: Mapping[str, NDArray[Any]]) -> None:
-    """Replace state and buffers by what `remember` returned; nothing changes if it does not fit."""
+    """Replace state and buffers by what `remember` returned; nothing changes if it does not fit.
+
+    Tensors that exist are written in place, for a captured graph knows them by their addresses.
+    """
     buffers = {f"buffer.{key}": tensor for key, tensor in integers(model).items()}
     slots = {
         f"optimizer.{key}.{path}": (parameter, key)
@@ -64,9 +85,9 @@ def restore(model: nn.Module, optimizer: torch.optim.Optimizer, name: str, state
         )
     for key, tensor in buffers.items():
         tensor.copy_(torch.tensor(state[key]))
-    optimizer.state.clear()
     for path, (parameter, key) in slots.items():
+        kept = optimizer.state[parameter]
         if path in state:
-            # Adam counts its steps on the CPU wherever the model is; the rest lies as its parameter does.
-            fresh = torch.empty(()) if key == "step" else torch.empty_like(parameter)
-            optimizer.state[parameter][key] = fresh.detach().copy_(torch.tensor(state[path]))
+            kept[key] = (_slot(parameter, key) if kept.get(key) is None else kept[key]).copy_(torch.tensor(state[path]))
+        elif kept.get(key) is not None:
+            kept[key].zero_()

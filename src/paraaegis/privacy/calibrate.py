@@ -24,7 +24,10 @@ def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ that (ε, δ) allows."""
     if not (epsilon > 0 and 0 < delta < 1):
         raise PrivacyError(f"a budget needs ε > 0 and δ in (0, 1), got ε = {epsilon}, δ = {delta}")
-    return float(brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-9, 1e4, xtol=1e-12, rtol=1e-12))
+    try:
+        return float(brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-9, 1e4, xtol=1e-12, rtol=1e-12))
+    except (ValueError, OverflowError) as error:
+        raise PrivacyError(f"no Gaussian noise can be accounted for ε = {epsilon}, δ = {delta}; lower ε") from error
 
 
 def tight_multiplier(epsilon: float, delta: float, rounds: int) -> float:

@@ -91,12 +91,12 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
         silo.once.soon(lambda: silo.order(number, attempt))
     with watch("train"):
         update = algorithm.train(silo, state, number)
-    state = replace(state, number=number, attempt=attempt, update=update)
+    mark = silo.fingerprint(number, attempt, state.weights)
+    state = replace(state, number=number, attempt=attempt, update=update, mark=mark)
     if not silo.half.votes:
         return _send(silo, state, None, report, watch, message.publics)
     with watch("vote"):
         votes = algorithm.vote(silo, update, number, attempt)
-        mark = silo.fingerprint(number, attempt, state.weights)
     ballot = Ballot(where=where, votes=votes, fingerprint=mark, report=report)
     return replace(state, phase="voted"), ballot
 
@@ -124,13 +124,12 @@ def _send(
     with watch("protect"):
         partition = None if elected is None else silo.partition(number, attempt, elected)
         protected = algorithm.protect(silo, state, update, partition, publics or {})
-        mark = silo.fingerprint(number, attempt, state.weights)
     # Where nothing is kept, nothing can return: the update need not be stored.
     update = None if protected.kept is None else update
     state = replace(state, phase="sent", update=update, kept=protected.kept, elected=elected)
     where = silo.plan.where(number, attempt)
     upload = Upload(
-        where=where, payload=protected.payload, fingerprint=mark, report=report, shares=dict(protected.shares)
+        where=where, payload=protected.payload, fingerprint=state.mark, report=report, shares=dict(protected.shares)
     )
     return state, upload
 

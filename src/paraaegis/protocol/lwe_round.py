@@ -21,7 +21,7 @@ from paraaegis.crypto.sealing import seal, unseal
 from paraaegis.crypto.shamir import Q, rebuild, share, thresholds
 from paraaegis.crypto.streams import system
 from paraaegis.errors import CryptoError, ProtocolError
-from paraaegis.grid import iterate_grid, pack_grid, unpack_grid
+from paraaegis.grid import STEP, from_grid, iterate_grid, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.protocol.combine import expect_kind
 from paraaegis.protocol.desk import Desk, Steps, same
@@ -82,10 +82,11 @@ class LweHalf:
             total += np.frombuffer(row, dtype="<u4")
         return Blob((total % Q).astype("<u4").data)
 
-    def reveal(self, aggregate: Payload, sight: Sight) -> NDArray[np.float64]:
-        """The noised sum in real units."""
+    def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:
+        """`factor` times the noised sum, in real units."""
         expect_kind(aggregate, "lwe")
-        return unpack_grid(aggregate.chunks, aggregate.length) / self._numbers(sight, aggregate.length).scale
+        scale = self._numbers(sight, aggregate.length).scale
+        return from_grid(unpack_grid(aggregate.chunks, aggregate.length), factor / (scale * STEP))
 
     def _numbers(self, sight: Sight, length: int) -> lwe.Plan:
         """Scale and error for sensitivity θ·max n_i/W; both sides of the round derive the same."""

@@ -18,8 +18,8 @@ Number = TypeVar("Number", bound=np.generic)
 class Partition:
     """Inside and outside of one round.
 
-    Both parts are handled in parameter order. `travel` lists the outside's parameter indices in the secret order:
-    what the server sees in clear goes that way.
+    `inside` is a mask in parameter order. `travel` lists the outside's parameter indices in the secret order: what the
+    server sees in clear goes that way.
     """
 
     inside: Mask
@@ -38,31 +38,21 @@ class Partition:
         return self.inside.size - self.travel.size, self.travel.size
 
     def split(self, vector: NDArray[Number]) -> tuple[NDArray[Number], NDArray[Number]]:
-        """The values inside and outside, each in parameter order."""
+        """The values inside, and the whole vector with zeros in their place; both in parameter order."""
         if vector.size != self.inside.size:
             raise UpdateError(f"an update of {self.inside.size} values was expected, got {vector.size}")
-        return vector[self.inside], vector[~self.inside]
+        outside = vector.copy()
+        outside[self.inside] = 0
+        return vector[self.inside], outside
 
-    def merge(self, inside: NDArray[Number], outside: NDArray[Number]) -> NDArray[Number]:
-        """The vector that `split` split."""
-        if (inside.size, outside.size) != self.counts:
+    def merge(self, inside: NDArray[Number], travelled: NDArray[Number]) -> NDArray[Number]:
+        """The vector of which these are the inside, and the outside in the secret order."""
+        if (inside.size, travelled.size) != self.counts:
             raise UpdateError(
                 "{} values inside and {} outside were expected, ".format(*self.counts)
-                + f"got {inside.size} and {outside.size}"
+                + f"got {inside.size} and {travelled.size}"
             )
-        vector = np.empty(self.inside.size, dtype=np.result_type(inside, outside))
-        vector[self.inside] = inside
-        vector[~self.inside] = outside
-        return vector
-
-    def to_travel(self, outside: NDArray[Number]) -> NDArray[Number]:
-        """Outside values from parameter order into the secret order."""
-        vector = np.zeros(self.inside.size, dtype=outside.dtype)
-        vector[~self.inside] = outside
-        return vector[self.travel]
-
-    def from_travel(self, travelled: NDArray[Number]) -> NDArray[Number]:
-        """Outside values from the secret order into parameter order."""
-        vector = np.zeros(self.inside.size, dtype=travelled.dtype)
+        vector = np.empty(self.inside.size, dtype=np.result_type(inside, travelled))
         vector[self.travel] = travelled
-        return vector[~self.inside]
+        vector[self.inside] = inside
+        return vector

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paraaegis.crypto.ckks import Secret
 from paraaegis.errors import ProtocolError
@@ -122,8 +121,8 @@ class ClientHalf(Protocol):
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """What of this update leaves the client."""
 
-    def reveal(self, aggregate: Payload, sight: Sight) -> NDArray[np.float64]:
-        """The sum of all clients' weighted updates, in parameter order."""
+    def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:
+        """`factor` times the sum of all clients' weighted updates, in parameter order."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +137,9 @@ class Whole:
         payload = self.guard.carrier.pack(self.guard.steps(update, turn), turn.clients)
         return Protected(payload, self.guard.kept(update))
 
-    def reveal(self, aggregate: Payload, sight: Sight) -> NDArray[np.float64]:  # noqa: ARG002
+    def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:  # noqa: ARG002
         """See ClientHalf."""
-        return from_grid(self.guard.carrier.unpack(aggregate))
+        return from_grid(self.guard.carrier.unpack(aggregate), factor)
 
 
 @dataclass(frozen=True)
@@ -156,28 +155,25 @@ class Parallel:
         partition = _partition(turn.partition)
         inside, outside = partition.split(update)
         parts = [self.inside.carrier.pack(self.inside.steps(inside, turn), turn.clients)]
-        if self.outside is None:
-            withheld = partition.merge(np.zeros_like(inside), outside)
-            return Protected(Payload("parallel", update.size, parts=tuple(parts)), withheld)
-        steps = partition.to_travel(self.outside.steps(outside, turn))
-        parts.append(self.outside.carrier.pack(steps, turn.clients))
-        cut = self.outside.kept(outside)
-        kept = None if cut is None else partition.merge(np.zeros_like(inside), cut)
+        kept: Vector | None = outside
+        if self.outside is not None:
+            steps = self.outside.steps(outside, turn)[partition.travel]
+            parts.append(self.outside.carrier.pack(steps, turn.clients))
+            kept = self.outside.kept(outside)
         return Protected(Payload("parallel", update.size, parts=tuple(parts)), kept)
 
-    def reveal(self, aggregate: Payload, sight: Sight) -> NDArray[np.float64]:
+    def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:
         """See ClientHalf. Lines 20 and 21 of Algorithm 1."""
         partition = _partition(sight.partition)
         expect_kind(aggregate, "parallel", 1 if self.outside is None else 2)
-        counts = partition.counts
-        for part, count in zip(aggregate.parts, counts, strict=False):
+        for part, count in zip(aggregate.parts, partition.counts, strict=False):
             expect_length(part, count)
         inside = self.inside.carrier.unpack(aggregate.parts[0])
         if self.outside is None:
-            outside = np.zeros(counts[1], dtype=np.int32)
+            outside = np.zeros(partition.travel.size, dtype=np.int32)
         else:
-            outside = partition.from_travel(self.outside.carrier.unpack(aggregate.parts[1]))
-        return from_grid(partition.merge(inside, outside))
+            outside = self.outside.carrier.unpack(aggregate.parts[1])
+        return from_grid(partition.merge(inside, outside), factor)
 
 
 def _partition(partition: Partition | None) -> Partition:

@@ -115,8 +115,7 @@ def reveal(silo: Silo, state: ClientState, aggregate: Aggregate, elected: Mask |
             raise ProtocolError(f"round {number} came without its elected positions")
         partition = silo.partition(number, attempt, elected)
     sight = Sight(number, attempt, silo.plan.sampled, state.heaviest / state.total, partition)
-    summed = silo.half.reveal(payload, sight)
-    return (summed * (state.total / aggregate.weight)).astype(np.float32)
+    return silo.half.reveal(payload, sight, state.total / aggregate.weight)
 
 
 def apply(silo: Silo, state: ClientState, delta: Vector | None, aggregate: Aggregate) -> ClientState:

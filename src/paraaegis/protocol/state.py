@@ -34,6 +34,7 @@ class ClientState:
     residual: Vector | None = None  # feedback: what goes into the next update
     update: Vector | None = None  # voted: what to send; sent: what returns to the residual if it was not counted
     kept: Vector | None = None  # sent: the residual if the upload was counted
+    mark: str = ""  # the fingerprint of round `number`
     elected: Mask | None = None  # sent: the elected positions of round `number`
 
     def to_arrays(self) -> Arrays:

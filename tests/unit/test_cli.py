@@ -1,0 +1,77 @@
+"""The command line tells its version, and shows an example wherever it helps."""
+
+import sys
+
+import pytest
+from typer.main import get_command
+
+from paraaegis import __version__
+from paraaegis.cli import main
+from paraaegis.cli.app import app
+
+COMMANDS = get_command(app).commands
+
+
+def told(monkeypatch, capsys, *arguments):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["paraaegis", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    out, err = capsys.readouterr()
+    return stopped.value.code, out, err
+
+
+def test_the_version_is_the_packages(monkeypatch, capsys):
+    assert told(monkeypatch, capsys, "--version") == (0, f"paraaegis {__version__}\n", "")
+
+
+def test_help_names_every_command(monkeypatch, capsys):
+    code, out, _ = told(monkeypatch, capsys, "--help")
+    assert code == 0
+    assert "run" in COMMANDS
+    assert [name for name in COMMANDS if name not in out] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_every_commands_help_has_an_example_of_itself(monkeypatch, capsys, name, option):
+    code, out, _ = told(monkeypatch, capsys, name, option)
+    assert code == 0
+    assert f"Example: paraaegis {name}" in " ".join(out.split())
+
+
+def test_the_options_of_run_are_explained(monkeypatch, capsys):
+    _, out, _ = told(monkeypatch, capsys, "run", "--help")
+    assert [option for option in ("--set", "--out", "--fresh", "--json") if option not in out] == []
+
+
+@pytest.mark.parametrize("arguments", [("fly",), ("run", "--high"), ("run", "--set"), ("run", "a", "b")])
+def test_a_command_that_does_not_exist_is_a_usage_error(monkeypatch, capsys, arguments):
+    code, out, err = told(monkeypatch, capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert "Error" in err
+    assert "Traceback" not in err
+
+
+def test_without_a_command_help_is_shown(monkeypatch, capsys):
+    _, out, err = told(monkeypatch, capsys)
+    assert "Usage: paraaegis" in out + err
+
+
+@pytest.mark.parametrize("setting", ["ratio=0.1", "protect.ratio=1.5", "protect.ratio"])
+def test_a_refused_setting_is_one_clear_line_and_code_two(monkeypatch, capsys, setting):
+    code, out, err = told(monkeypatch, capsys, "run", "--set", setting)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "ratio" in err
+
+
+def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paraaegis.experiments.run.run", interrupted)
+    code, _, err = told(monkeypatch, capsys, "run")
+    assert code == 130
+    assert "the same command goes on from the last checkpoint" in err

@@ -1,0 +1,475 @@
+"""A client trusts its own configuration: what contradicts it is refused, and an error changes nothing."""
+
+from dataclasses import fields, replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from hand import Hand, mean
+from paraaegis.errors import ParaAegisError, ProtocolError, RunError, UpdateError
+from paraaegis.protocol.client import start, step
+from paraaegis.protocol.messages import (
+    VERSION,
+    Aggregate,
+    Ballot,
+    Elected,
+    Hello,
+    Report,
+    Reported,
+    RollCall,
+    Upload,
+)
+from paraaegis.protocol.state import ClientState
+from paraaegis.protocol.voting import pack_positions, unpack_positions
+from paraaegis.types import Blob, Payload
+from toy import ToyLearner
+
+ME, PEER = "client-0", "client-1"
+LENGTH = 40
+UPDATES = np.round(np.random.default_rng(0).normal(size=(2, 3, LENGTH)) * 8) / 8  # exact on the grid when halved
+STATIC = ("protect.method=paraaegis-static", "protect.ratio=0.25")
+FEEDBACK = ("protect.method=paraaegis-feedback", "protect.ratio=0.25")
+FEDAVG = ("protect.method=fedavg",)
+WRONG = [("run", "another"), ("method", "dp-fedavg"), ("length", LENGTH + 1), ("version", VERSION + 1)]
+
+
+def hand(*settings, updates=UPDATES, **more):
+    return Hand(updates, *(settings or STATIC), **more)
+
+
+def bits(state):
+    return {name: array.tobytes() for name, array in state.to_arrays().items()}
+
+
+def refused(hand, message, match=None, error=ProtocolError, client=ME):
+    """The message is refused and the client's state is what it was."""
+    before, state = bits(hand.states[client]), hand.states[client]
+    with pytest.raises(error, match=match) as caught:
+        hand.send(client, message)
+    assert hand.states[client] is state
+    assert bits(state) == before
+    return str(caught.value)
+
+
+def voted(*settings, **more):
+    """A federation whose clients have voted in round 1, and the Elected that is due."""
+    playing = hand(*settings, **more)
+    ballots = [playing.send(client, playing.begin(1)) for client in playing.silos]
+    return playing, playing.elect(1, ballots)
+
+
+def elsewhere(message, **changed):
+    return msgspec.structs.replace(message, where=msgspec.structs.replace(message.where, **changed))
+
+
+# Phases and addresses
+
+
+@pytest.mark.parametrize("message", ["hello", "ballot", "upload", "reported"])
+def test_a_client_answers_only_what_a_server_says(message):
+    playing = hand()
+    where, report = playing.plan.where(1), Report(0)
+    refused(
+        playing,
+        {
+            "hello": Hello(where=where, config="", model="", samples=1, fingerprint=""),
+            "ballot": Ballot(where=where, votes=Blob(b""), fingerprint="", report=report),
+            "upload": Upload(where=where, payload=Payload("grid", 0), fingerprint="", report=report),
+            "reported": Reported(where=where, report=report),
+        }[message],
+        f"does not answer {message.capitalize()}",
+    )
+
+
+def test_elected_is_refused_before_a_vote():
+    playing = hand()
+    _, elected = voted()
+    refused(playing, elected, "Elected came while client-0 is idle, not voted")
+
+
+def test_elected_is_refused_after_the_upload():
+    playing, elected = voted()
+    assert isinstance(playing.send(ME, elected), Upload)
+    refused(playing, elected, "Elected came while client-0 is sent, not voted")
+
+
+def test_elected_is_refused_where_nobody_votes():
+    playing = hand(*FEDAVG)
+    _, elected = voted()
+    playing.send(ME, playing.begin(1))
+    refused(playing, elsewhere(elected, method="fedavg"), "is sent, not voted")
+
+
+@pytest.mark.parametrize(("field", "came"), WRONG)
+def test_a_begin_for_elsewhere_is_refused(field, came):
+    playing = hand()
+    message = refused(playing, elsewhere(playing.begin(1), **{field: came}), "Begin does not belong here")
+    assert f"{field} {getattr(playing.plan.where(1), field)!r} was expected, {came!r} came" in message
+    playing.send(ME, playing.begin(1))
+
+
+@pytest.mark.parametrize(("field", "came"), [*WRONG, ("number", 2), ("attempt", 1)])
+def test_an_elected_for_elsewhere_is_refused(field, came):
+    playing, elected = voted()
+    message = refused(playing, elsewhere(elected, **{field: came}), "Elected does not belong here")
+    assert f"{field} {getattr(playing.plan.where(1), field)!r} was expected, {came!r} came" in message
+    playing.send(ME, elected)
+
+
+@pytest.mark.parametrize(("field", "came"), [*WRONG, ("number", 2), ("attempt", 1)])
+def test_a_finish_for_elsewhere_is_refused(field, came):
+    playing = hand(*FEDAVG, rounds=1)
+    aggregate = playing.round(1)
+    refused(playing, elsewhere(playing.finish(aggregate), **{field: came}), "Finish does not belong here")
+    playing.send(ME, playing.finish(aggregate))
+
+
+@pytest.mark.parametrize("number", [-1, 0, 4])
+def test_a_round_outside_the_run_is_refused(number):
+    refused(hand(), hand().begin(number), f"rounds go from 1 to 3, got {number}")
+
+
+# Once and in order
+
+
+@pytest.mark.parametrize("settings", [STATIC, FEDAVG], ids=["votes", "no-vote"])
+def test_a_round_is_answered_once(settings):
+    playing = hand(*settings)
+    playing.send(ME, playing.begin(1))
+    refused(playing, playing.begin(1), "answered round 1, attempt 0 already")
+    assert playing.learners[ME].trained == 1
+
+
+def test_another_attempt_is_answered_in_another_order_and_once():
+    playing = hand()
+    first = playing.send(ME, playing.begin(1))
+    second = playing.send(ME, playing.begin(1, attempt=1))
+    assert bytes(first.votes.view) != bytes(second.votes.view)
+    assert first.fingerprint != second.fingerprint
+    for attempt in (0, 1):
+        refused(playing, playing.begin(1, attempt=attempt), "answered round 1, attempt 1 already")
+
+
+def test_an_earlier_round_is_not_answered_again():
+    playing = hand(*FEDAVG)
+    first = playing.round(1)
+    playing.send(ME, playing.begin(2, first))
+    refused(playing, playing.begin(1, attempt=5), "answered round 2, attempt 0 already")
+
+
+@pytest.mark.parametrize("phase", ["voted", "sent"])
+def test_a_request_to_report_does_not_undo_an_answered_round(phase):
+    """It would throw away what feedback withheld: the next aggregate decides what becomes of it."""
+    playing, elected = voted(*FEEDBACK)
+    if phase == "sent":
+        playing.send(ME, elected)
+    refused(playing, playing.begin(1, train=False), "answered round 1")
+
+
+def test_a_client_that_was_not_sampled_reports_as_often_as_it_is_asked():
+    playing = hand(*FEDAVG)
+    aggregate = playing.round(1, clients=[PEER])
+    for _ in range(2):
+        reply = playing.send(ME, playing.begin(2, aggregate, train=False))
+        assert isinstance(reply, Reported)
+        assert reply.report.applied == 1
+    assert playing.learners[ME].trained == 0
+    assert isinstance(playing.send(ME, playing.begin(2, aggregate)), Upload)
+
+
+# What a client derives itself
+
+
+@pytest.mark.parametrize("k", [0, 9, 11, LENGTH])
+def test_another_number_of_elected_than_its_own_is_refused(k):
+    playing, elected = voted()
+    chosen = np.arange(LENGTH) < k
+    refused(playing, Elected(where=elected.where, positions=pack_positions(chosen)), "10")
+    playing.send(ME, elected)
+
+
+def test_a_total_that_changes_within_a_run_is_refused():
+    playing = hand(*FEDAVG)
+    aggregate = playing.round(1)
+    refused(playing, playing.begin(2, aggregate, total=21), "total weight must be 20, got 21")
+    playing.send(ME, playing.begin(2, aggregate))
+
+
+def test_a_total_below_its_own_weight_is_refused():
+    refused(hand(), hand().begin(1, total=9), "total weight must be at least 10, got 9")
+
+
+@pytest.mark.parametrize("weight", [-1, 0, 21])
+def test_an_aggregate_of_impossible_weight_is_refused(weight):
+    playing = hand(*FEDAVG)
+    aggregate = msgspec.structs.replace(playing.round(1), weight=weight)
+    refused(playing, playing.begin(2, aggregate), f"should weigh 1 to 20, got {weight}")
+
+
+@pytest.mark.parametrize("settings", [FEDAVG, STATIC, FEEDBACK], ids=["fedavg", "static", "feedback"])
+@pytest.mark.parametrize("length", [LENGTH + 1, -1, 0, 2**40])
+def test_an_aggregate_of_another_length_is_refused(settings, length):
+    playing = hand(*settings)
+    aggregate = playing.round(1)
+    lying = msgspec.structs.replace(aggregate.payload, length=length)
+    refused(playing, playing.begin(2, msgspec.structs.replace(aggregate, payload=lying)), f"got {length}")
+
+
+@pytest.mark.parametrize(("settings", "part"), [(STATIC, 0), (STATIC, 1), (FEEDBACK, 0)])
+@pytest.mark.parametrize("length", [LENGTH + 1, -1, 0, 2**40])
+def test_an_aggregates_part_of_another_length_is_refused(settings, part, length):
+    playing = hand(*settings)
+    aggregate = playing.round(1)
+    parts = list(aggregate.payload.parts)
+    parts[part] = msgspec.structs.replace(parts[part], length=length)
+    lying = msgspec.structs.replace(aggregate.payload, parts=tuple(parts))
+    refused(playing, playing.begin(2, msgspec.structs.replace(aggregate, payload=lying)), error=ParaAegisError)
+
+
+def test_an_aggregate_of_another_method_is_refused():
+    plain = hand(*FEDAVG).round(1)
+    playing = hand()
+    playing.round(1)
+    refused(playing, playing.begin(2, plain), "'parallel' payload of 2 parts was expected, got 'grid'")
+
+
+@pytest.mark.parametrize("numbers", [(), (1,), (2,), (2, 1)])
+def test_missing_aggregates_are_refused_with_those_that_are_needed(numbers):
+    playing = hand(*FEDAVG)
+    first = playing.round(1, clients=[PEER])
+    second = playing.round(2, first, clients=[PEER])
+    sent = [{1: first, 2: second}[number] for number in numbers]
+    needed = 2 if 1 in numbers else 1
+    refused(playing, playing.begin(3, *sent), f"aggregates of rounds {needed} to 2, got ")
+    playing.send(ME, playing.begin(3, first, second))
+
+
+def test_an_aggregate_without_its_elected_positions_is_refused_by_who_does_not_know_them():
+    playing = hand()
+    aggregate = playing.round(1, clients=[PEER])
+    blind = msgspec.structs.replace(aggregate, elected=None)
+    refused(playing, playing.begin(2, blind), "came without its elected positions")
+    playing.send(ME, playing.begin(2, aggregate))
+    playing.send(PEER, playing.begin(2, blind))
+    np.testing.assert_array_equal(playing.states[ME].weights, playing.states[PEER].weights)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("settings", [FEDAVG, STATIC, FEEDBACK], ids=["fedavg", "static", "feedback"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_update_that_is_not_finite_is_refused(settings, bad):
+    playing = hand(*settings)
+    playing.learners[ME].updates[0][3] = bad
+    refused(playing, playing.begin(1), "client-0 in round 1 gave NaN or infinity", UpdateError)
+    playing.learners[ME].updates[0][3] = 1.0
+    playing.send(ME, playing.begin(1))
+
+
+def test_a_model_that_changed_its_length_in_training_is_refused():
+    playing = hand()
+    playing.learners[ME].train = lambda weights, number: (np.zeros(LENGTH + 1, dtype=np.float32), {})
+    refused(playing, playing.begin(1), f"{LENGTH} values was expected after training, got {LENGTH + 1}", UpdateError)
+
+
+def test_an_update_beyond_the_reach_of_ckks_is_refused_and_nothing_leaves():
+    playing = hand("protect.method=ckks-fedavg", updates=np.full((2, 3, LENGTH), 1e6))
+    refused(playing, playing.begin(1), "carries sums within", UpdateError)
+
+
+def test_a_client_with_too_few_samples_does_not_join():
+    playing = hand(*FEDAVG, "federation.min_samples=10", samples=[9, 10])
+    call = RollCall(where=playing.plan.where(0))
+    refused(playing, call, "client-0 has 9 samples; .* at least 10", UpdateError)
+    assert isinstance(playing.send(PEER, call), Hello)
+
+
+def test_a_client_without_samples_does_not_join():
+    playing = hand(*FEDAVG, samples=[0, 10])
+    refused(playing, RollCall(where=playing.plan.where(0)), "has 0 samples", UpdateError)
+
+
+# An error leaves the old state usable
+
+
+@pytest.mark.parametrize("settings", [FEDAVG, STATIC, FEEDBACK], ids=["fedavg", "static", "feedback"])
+def test_a_damaged_aggregate_is_refused_and_the_right_one_is_taken_afterwards(settings):
+    playing, other = hand(*settings), hand(*settings)
+    for one in (playing, other):
+        one.aggregate = one.round(1)
+
+    def cut(payload):
+        chunks = tuple(Blob(bytes(chunk.view)[:-1]) for chunk in payload.chunks)
+        return msgspec.structs.replace(payload, chunks=chunks, parts=tuple(map(cut, payload.parts)))
+
+    damaged = msgspec.structs.replace(playing.aggregate, payload=cut(playing.aggregate.payload))
+    refused(playing, playing.begin(2, damaged), error=ParaAegisError)
+    playing.send(ME, playing.begin(2, playing.aggregate))
+    other.send(ME, other.begin(2, other.aggregate))
+    np.testing.assert_array_equal(playing.states[ME].weights, other.states[ME].weights)
+
+
+# The fate of what was withheld
+
+
+def sent_and_withheld(playing, number, aggregate):
+    """A client's part of the sum and the rest, from what was elected."""
+    elected = unpack_positions(aggregate.elected, playing.plan.k(number), playing.plan.length)
+    return playing.silos[ME].partition(number, 0, elected).inside
+
+
+def test_a_counted_upload_leaves_the_outside_as_residual():
+    playing = hand(*FEEDBACK)
+    aggregate = playing.round(1)
+    inside = sent_and_withheld(playing, 1, aggregate)
+    playing.send(ME, playing.begin(2, aggregate, train=False))
+    np.testing.assert_array_equal(playing.states[ME].residual, np.where(inside, 0, UPDATES[0, 0]))
+    np.testing.assert_array_equal(playing.states[ME].weights, np.where(inside, mean(UPDATES[:, 0]), 0))
+
+
+def test_an_upload_that_was_not_counted_returns_whole():
+    playing = hand(*FEEDBACK)
+    aggregate = playing.round(1, counted=[PEER])
+    playing.send(ME, playing.begin(2, aggregate, train=False))
+    np.testing.assert_array_equal(playing.states[ME].residual, UPDATES[0, 0])
+    inside = sent_and_withheld(playing, 1, aggregate)
+    np.testing.assert_array_equal(playing.states[ME].weights, np.where(inside, UPDATES[1, 0], 0))
+
+
+def test_an_upload_to_a_void_round_returns_whole():
+    playing = hand(*FEEDBACK)
+    void = playing.round(1, counted=[])
+    ballot = playing.send(ME, playing.begin(2, void))
+    np.testing.assert_array_equal(playing.states[ME].weights, 0)
+    np.testing.assert_array_equal(playing.states[ME].residual, UPDATES[0, 0])
+    np.testing.assert_array_equal(playing.states[ME].update, UPDATES[0, 0] + UPDATES[0, 1])
+    assert ballot.report.applied == 1
+
+
+def test_a_residual_survives_a_round_that_ended_at_the_vote():
+    playing = hand(*FEEDBACK)
+    first = playing.round(1)
+    playing.send(ME, playing.begin(2, first))
+    residual = playing.states[ME].residual.copy()
+    playing.send(ME, playing.begin(3, Aggregate(2, 0), train=False))
+    np.testing.assert_array_equal(playing.states[ME].residual, residual)
+
+
+def test_a_residual_survives_a_round_without_its_client():
+    playing = hand(*FEEDBACK)
+    first = playing.round(1)
+    playing.send(ME, playing.begin(2, first, train=False))
+    residual = playing.states[ME].residual.copy()
+    second = playing.round(2, first, clients=[PEER])
+    playing.send(ME, playing.begin(3, second, train=False))
+    np.testing.assert_array_equal(playing.states[ME].residual, residual)
+
+
+def test_a_withheld_update_is_conserved_over_rounds_that_count_and_that_do_not():
+    """What entered the model and what is withheld add up to all that was trained."""
+    playing = hand(*FEEDBACK, updates=UPDATES[:1])
+    first = playing.round(1)
+    void = playing.round(2, first, counted=[])
+    third = playing.round(3, void)
+    playing.send(ME, playing.finish(third))
+    state = playing.states[ME]
+    np.testing.assert_array_equal(state.weights + state.residual, UPDATES[0].sum(axis=0))
+
+
+# Catching up
+
+
+@pytest.mark.parametrize("settings", [FEDAVG, STATIC, FEEDBACK], ids=["fedavg", "static", "feedback"])
+def test_a_client_that_was_left_out_catches_up_in_order(settings):
+    playing = hand(*settings)
+    first = playing.round(1, clients=[PEER])
+    second = playing.round(2, first, clients=[PEER])
+    playing.send(PEER, playing.begin(3, second))
+    reply = playing.send(ME, playing.begin(3, first, second))
+    assert reply.report.applied == 2
+    np.testing.assert_array_equal(playing.states[ME].weights, playing.states[PEER].weights)
+
+
+def test_aggregates_that_were_applied_already_are_not_applied_again():
+    playing = hand(*FEDAVG)
+    first = playing.round(1)
+    second = playing.round(2, first)
+    playing.send(ME, playing.begin(3, first, second))
+    np.testing.assert_array_equal(playing.states[ME].weights, mean(UPDATES[:, 0]) + mean(UPDATES[:, 1]))
+
+
+def test_a_first_report_has_no_metrics():
+    assert hand(*FEDAVG).send(ME, hand(*FEDAVG).begin(1)).report.metrics == {}
+
+
+# The state on disk
+
+
+@pytest.mark.parametrize("settings", [STATIC, FEEDBACK], ids=["static", "feedback"])
+def test_a_state_survives_the_disk_in_every_phase(tmp_path, settings):
+    """Each message may reach a fresh process: the run goes on as if it had stayed in memory."""
+    kept, stored = hand(*settings), hand(*settings)
+
+    def on_disk(playing):
+        for name, state in playing.states.items():
+            np.savez(tmp_path / "state.npz", allow_pickle=False, **state.to_arrays())
+            with np.load(tmp_path / "state.npz", allow_pickle=False) as arrays:
+                playing.states[name] = ClientState.from_arrays(dict(arrays))
+
+    phases = set()
+    for playing, between in ((kept, lambda _: None), (stored, on_disk)):
+        aggregates = ()
+        for number in (1, 2):
+            ballots = [playing.send(client, playing.begin(number, *aggregates)) for client in playing.silos]
+            phases.add(playing.states[ME].phase)
+            between(playing)
+            elected = playing.elect(number, ballots)
+            uploads = [playing.send(client, elected) for client in playing.silos]
+            phases.add(playing.states[ME].phase)
+            between(playing)
+            total = playing.wired.server.open(LENGTH, playing.plan.k(number))
+            for upload in uploads:
+                total.add(upload.payload)
+            aggregates = (Aggregate(number, 0, 20, tuple(playing.silos), elected.positions, total.close()),)
+        playing.send(ME, playing.begin(3, *aggregates, train=False))
+        phases.add(playing.states[ME].phase)
+        between(playing)
+    assert phases == {"voted", "sent", "idle"}
+    assert bits(kept.states[ME]) == bits(stored.states[ME])
+
+
+def test_a_state_comes_back_with_every_field():
+    vector, mask = np.arange(4, dtype=np.float32), np.array([True, False, True, False])
+    state = ClientState(vector, "sent", 3, 1, 2, residual=vector + 1, update=vector + 2, kept=vector + 3, elected=mask)
+    back = ClientState.from_arrays(state.to_arrays())
+    assert bits(back) == bits(state)
+    assert [type(getattr(back, field.name)) for field in fields(back)] == [
+        type(getattr(state, field.name)) for field in fields(state)
+    ]
+
+
+@pytest.mark.parametrize("change", [{"extra": np.zeros(1)}, {"weights": None}], ids=["unknown", "missing"])
+def test_foreign_arrays_are_no_state(change):
+    arrays = ClientState(np.zeros(3, dtype=np.float32)).to_arrays() | change
+    with pytest.raises(RunError, match="a client's state has the arrays"):
+        ClientState.from_arrays({name: array for name, array in arrays.items() if array is not None})
+
+
+def test_a_step_does_not_touch_the_state_it_was_given():
+    playing = hand(*FEEDBACK)
+    aggregate = playing.round(1)
+    state = playing.states[ME]
+    frozen = replace(state, **{name: getattr(state, name).copy() for name in ("weights", "update", "kept")})
+    for name in ("weights", "update", "kept", "elected"):
+        getattr(state, name).flags.writeable = False
+    step(playing.silos[ME], state, playing.begin(2, aggregate))
+    assert bits(state) == bits(frozen)
+
+
+def test_the_first_model_is_the_learners():
+    learner = ToyLearner(np.ones((1, 3)))
+    learner.initial = lambda: np.array([1, 2, 3], dtype=np.float32)
+    playing = Hand(np.ones((1, 3)))
+    assert start(replace(playing.silos[ME], learner=learner)).weights.tolist() == [1, 2, 3]

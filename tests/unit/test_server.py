@@ -1,0 +1,533 @@
+"""The server mixes only what belongs together, goes on without those who fail, and holds no key."""
+
+import types
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from hand import Hand, Served, honest, mean, served
+from paraaegis.crypto.ckks import Secret
+from paraaegis.errors import ConfigError, DriftError, ProtocolError, RunError
+from paraaegis.experiments.wire import resolve
+from paraaegis.protocol.desk import Reply
+from paraaegis.protocol.messages import Begin, Elected, Finish, RollCall, pack, unpack
+from paraaegis.protocol.server import drive, serve
+from paraaegis.protocol.state import ServerState, decode_state, encode_state
+from paraaegis.protocol.voting import pack_positions
+from paraaegis.types import Blob, Payload
+from toy import KEYS, configure, play
+
+LENGTH = 24
+UPDATES = np.round(np.random.default_rng(0).normal(size=(5, 3, LENGTH)) * 64) / 64
+SAMPLES = [10, 10, 10, 10, 40]  # eighths and a half: means over all, or without the last, are exact on the grid
+FEDAVG = "protect.method=fedavg"
+STATIC = ("protect.method=paraaegis-static", "protect.ratio=0.25")
+CKKS = ("protect.method=ckks-fedavg",)
+METHODS = {"fedavg": (FEDAVG,), "ckks": CKKS, "static": STATIC}
+each_method = pytest.mark.parametrize("settings", METHODS.values(), ids=METHODS)
+
+
+def hand(*settings, quorum=4, rounds=3, samples=SAMPLES):
+    return Hand(UPDATES, f"federation.quorum={quorum}", *settings, rounds=rounds, samples=samples)
+
+
+def of_all(number):
+    """The mean update of a round in which everyone is counted."""
+    return mean(UPDATES[:, number - 1], SAMPLES)
+
+
+def lost(client, kind, number=1):
+    """A carrier on which one client's reply to one message is lost."""
+
+    def meddle(name, request, answer):
+        frames = answer()
+        hit = name == client and isinstance(request, kind) and request.where.number == number
+        return None if hit else frames
+
+    return meddle
+
+
+def spoilt(client, kind, spoil):
+    """A carrier that spoils one client's reply of round 1."""
+
+    def meddle(name, request, answer):
+        frames = answer()
+        hit = name == client and isinstance(request, kind) and request.where.number == 1
+        return spoil(frames) if hit else frames
+
+    return meddle
+
+
+# Everyone must be alike
+
+
+@each_method
+def test_a_model_that_drifted_stops_the_run_by_name(settings):
+    playing = hand(*settings)
+
+    def drift(client, request, answer):
+        if client == "client-3" and isinstance(request, Begin) and request.where.number == 2:
+            state = playing.states[client]
+            playing.states[client] = replace(state, weights=state.weights + np.float32(1))
+        return answer()
+
+    with pytest.raises(DriftError, match=r"models .*differ: client-3 not like the others; nothing was mixed"):
+        served(playing, drift)
+
+
+def other_model(playing):
+    playing.learners["client-2"].initial = lambda: np.ones(LENGTH, dtype=np.float32)
+
+
+def other_length(playing):
+    playing.learners["client-2"].initial = lambda: np.zeros(LENGTH + 1, dtype=np.float32)
+
+
+def other_key(playing):
+    playing.silos["client-2"] = replace(playing.silos["client-2"], vote_key=bytes(32))
+
+
+def other_config(playing):
+    playing.silos["client-2"] = replace(playing.silos["client-2"], plan=replace(playing.plan, config="0" * 64))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (other_model, "first models"),
+        (other_length, "first models"),
+        (other_key, "secret orders"),
+        (other_config, "configurations"),
+    ],
+)
+def test_a_client_unlike_the_others_stops_the_run_before_any_training(change, what):
+    playing = hand(*STATIC)
+    change(playing)
+    with pytest.raises(DriftError, match=f"{what} differ: client-2 not like the others"):
+        served(playing)
+    assert [learner.trained for learner in playing.learners.values()] == [0] * 5
+
+
+def test_a_configuration_that_all_clients_but_not_the_server_have_stops_the_run():
+    playing = hand(*STATIC)
+    for client, silo in playing.silos.items():
+        playing.silos[client] = replace(silo, plan=replace(playing.plan, config="0" * 64))
+    with pytest.raises(DriftError, match="configurations differ: client-0, client-1, client-2, client-3, client-4"):
+        served(playing)
+
+
+@pytest.mark.parametrize("silence", [None, "the power is out"])
+def test_a_client_that_does_not_join_stops_the_run_with_its_reason(silence):
+    def meddle(client, request, answer):
+        return silence if client == "client-1" else answer()
+
+    with pytest.raises(ProtocolError, match=f"not everyone joined: client-1: {silence or 'did not answer in time'}"):
+        served(hand(FEDAVG), meddle)
+
+
+def test_a_client_that_comes_back_with_other_data_stops_the_run():
+    playing = hand(FEDAVG)
+    state = ServerState(samples=dict.fromkeys(playing.silos, 11))
+    with pytest.raises(ProtocolError, match="other sample counts"):
+        Served(playing, honest, state).run()
+
+
+# Clients that fail
+
+
+@each_method
+def test_a_lost_reply_leaves_a_round_of_the_others_with_weights_renormalised(settings):
+    playing = hand(*settings, samples=[30, 10, 10, 10, 20], rounds=1)
+    done = served(playing, lost("client-4", Begin))
+    (line,) = done.lines
+    assert line.clients == ["client-0", "client-1", "client-2", "client-3"]
+    assert line.dropped == {"client-4": "did not answer in time"}
+    for client in playing.silos:
+        np.testing.assert_allclose(done.model(client), mean(UPDATES[:4, 0], [30, 10, 10, 10]), atol=1e-6)
+        np.testing.assert_array_equal(done.model(client), done.model())
+
+
+def test_a_lost_upload_leaves_a_round_of_the_others():
+    playing = hand(*STATIC, rounds=1)
+    done = served(playing, lost("client-4", Elected))
+    assert done.lines[0].dropped == {"client-4": "did not answer in time"}
+    np.testing.assert_array_equal(done.model(), mean(UPDATES[:4, 0]))
+    np.testing.assert_array_equal(done.model("client-4"), done.model())
+
+
+@each_method
+def test_a_client_whose_reply_was_lost_takes_part_again(settings):
+    playing = hand(*settings)
+    done = served(playing, lost("client-2", Begin, number=2))
+    assert [len(line.clients) for line in done.lines] == [5, 4, 5]
+    for client in playing.silos:
+        np.testing.assert_array_equal(done.model(client), done.model())
+
+
+@each_method
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_round_without_quorum_is_aborted_and_nothing_is_applied(settings, number):
+    playing = hand(*settings)
+
+    def meddle(client, request, answer):
+        frames = answer()
+        gone = client in ("client-3", "client-4") and isinstance(request, Begin) and request.where.number == number
+        return None if gone else frames
+
+    models = {}
+    done = Served(playing, meddle)
+    done.run(lambda state: models.setdefault(state.number, done.model().copy()))
+    assert [line.clients == [] for line in done.lines] == [t == number for t in (1, 2, 3)]
+    assert done.lines[number - 1].dropped.keys() == {"client-3", "client-4"}
+    np.testing.assert_array_equal(done.model(), sum(of_all(t) for t in (1, 2, 3) if t != number))
+
+
+def test_a_round_that_loses_its_quorum_after_the_vote_is_aborted():
+    def meddle(client, request, answer):
+        frames = answer()
+        return None if client in ("client-3", "client-4") and isinstance(request, Elected) else frames
+
+    playing = hand(*STATIC, rounds=2)
+    done = served(playing, meddle)
+    assert [line.clients for line in done.lines] == [[], []]
+    for client in playing.silos:
+        np.testing.assert_array_equal(done.model(client), np.zeros(LENGTH))
+
+
+@each_method
+def test_a_round_that_nobody_answers_is_aborted(settings):
+    playing = hand(*settings, rounds=2)
+
+    def meddle(client, request, answer):
+        frames = answer()
+        return None if isinstance(request, Begin) and request.where.number == 1 else frames
+
+    done = served(playing, meddle)
+    assert [len(line.clients) for line in done.lines] == [0, 5]
+    assert len(done.lines[0].dropped) == 5
+
+
+@each_method
+def test_bad_frames_drop_their_client_with_a_reason(settings):
+    votes = settings == STATIC
+    bad = {
+        "noise": (lambda _: (b"\xff" * 30,), "not a message of this protocol"),
+        "nothing": (lambda _: (), "empty message"),
+        "cut": (lambda frames: (*frames[:-1], bytes(frames[-1])[:-1]), "announced"),
+        "surplus": (lambda frames: (*frames, b"more"), "frames too many"),
+        "another message": (lambda _: pack(RollCall(where=playing.plan.where(1))), "RollCall came"),
+        "another round": (lambda frames: elsewhere(frames, number=2), "number 1 was expected, 2 came"),
+        "another run": (lambda frames: elsewhere(frames, run="x"), "run .* was expected, 'x' came"),
+        "another length": (lambda frames: elsewhere(frames, length=7), f"length {LENGTH} was expected, 7 came"),
+        "another method": (lambda frames: elsewhere(frames, method="y"), "method .* was expected, 'y' came"),
+        "another version": (lambda frames: elsewhere(frames, version=99), "version 1 was expected, 99 came"),
+    }
+    for name, (spoil, reason) in bad.items():
+        playing = hand(*settings, rounds=1)
+        done = served(playing, spoilt("client-4", Elected if votes else Begin, spoil))
+        (line,) = done.lines
+        assert list(line.dropped) == ["client-4"], name
+        with pytest.raises(ProtocolError, match=reason):
+            raise ProtocolError(line.dropped["client-4"])
+        np.testing.assert_array_equal(done.model(), mean(UPDATES[:4, 0]), name)
+
+
+def elsewhere(frames, **changed):
+    message = unpack(frames)
+    return pack(msgspec.structs.replace(message, where=msgspec.structs.replace(message.where, **changed)))
+
+
+def with_payload(payload):
+    return lambda frames: pack(msgspec.structs.replace(unpack(frames), payload=payload))
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (Payload("ckks", LENGTH), "'grid' payload of 0 parts was expected"),
+        (Payload("grid", LENGTH + 1, (Blob(bytes(4 * LENGTH + 4)),)), f"of {LENGTH} values was expected"),
+        (Payload("grid", LENGTH, (Blob(bytes(4 * LENGTH - 1)),)), "grid values have"),
+        (Payload("grid", LENGTH), "come in 1 chunks, got 0"),
+    ],
+)
+def test_a_payload_that_does_not_fit_drops_its_client(payload, reason):
+    done = served(hand(FEDAVG, rounds=1), spoilt("client-4", Begin, with_payload(payload)))
+    assert reason in done.lines[0].dropped["client-4"]
+    np.testing.assert_array_equal(done.model(), mean(UPDATES[:4, 0]))
+
+
+def test_half_an_upload_is_not_half_counted():
+    """The inside is whole, the outside is cut: neither may enter the sum."""
+
+    def spoil(frames):
+        upload = unpack(frames)
+        inside, outside = upload.payload.parts
+        cut = msgspec.structs.replace(outside, chunks=(Blob(bytes(outside.chunks[0].view)[:-1]),))
+        return with_payload(msgspec.structs.replace(upload.payload, parts=(inside, cut)))(frames)
+
+    for client in ("client-0", "client-4"):  # the first to arrive, and the last
+        playing = hand(*STATIC, rounds=1)
+        done = served(playing, spoilt(client, Elected, spoil))
+        rest = [i for i in range(5) if f"client-{i}" != client]
+        weights = [SAMPLES[i] for i in rest]
+        np.testing.assert_allclose(done.model("client-2"), mean(UPDATES[rest, 0], weights), atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [0, 5, 7])
+def test_a_ballot_of_another_number_of_votes_drops_its_client(k):
+    def spoil(frames):
+        return pack(msgspec.structs.replace(unpack(frames), votes=pack_positions(np.arange(LENGTH) < k)))
+
+    done = served(hand(*STATIC, rounds=1), spoilt("client-4", Begin, spoil))
+    assert "6" in done.lines[0].dropped["client-4"]
+    np.testing.assert_array_equal(done.model(), mean(UPDATES[:4, 0]))
+
+
+def test_an_error_that_a_client_reports_is_its_reason():
+    def meddle(client, request, answer):
+        return "out of memory" if client == "client-4" and isinstance(request, Begin) else answer()
+
+    done = served(hand(FEDAVG, rounds=1), meddle)
+    assert done.lines[0].dropped == {"client-4": "out of memory"}
+
+
+def test_a_reply_counts_once_and_a_strangers_never():
+    playing = hand(FEDAVG, rounds=1)
+    done = Served(playing, honest)
+
+    def carry(exchange):
+        for client, frames in exchange.messages.items():
+            reply = Reply(client, pack(playing.send(client, unpack(frames))))
+            yield Reply("stranger", reply.frames)
+            yield reply
+            yield reply
+
+    drive(serve(done.desk), carry, done.lines.append, lambda _: None)
+    assert done.lines[0].clients == list(playing.silos)
+    np.testing.assert_array_equal(done.model(), of_all(1))
+
+
+def test_a_lost_goodbye_does_not_spoil_the_run():
+    done = served(hand(FEDAVG), lost("client-4", Finish, number=3))
+    assert [len(line.clients) for line in done.lines] == [5, 5, 5]
+    assert done.lines[-1].metrics["accuracy"] == done.model()[0]
+
+
+# Sampling
+
+
+@pytest.mark.parametrize("method", ["fedavg", "paraaegis-feedback"])
+def test_clients_that_were_seldom_sampled_end_with_the_same_model(method):
+    settings = (f"protect.method={method}", "federation.fraction=0.4")
+    played = play(UPDATES, *settings, rounds=9)
+    assert all(len(line.clients) == 2 for line in played.lines)
+    assert {client for line in played.lines for client in line.clients} == set(played.engine.states)
+    for state in played.engine.states.values():
+        np.testing.assert_array_equal(state.weights, played.model)
+
+
+def test_a_client_left_out_for_longer_than_the_history_is_foreseen():
+    """Thirty rounds of one client in ten: most wait for more than the ten rounds that are kept by default."""
+    settings = (FEDAVG, "federation.fraction=0.1")
+    with pytest.raises(
+        ConfigError, match=r"aggregates are kept for 10: set federation\.history to at least \d+"
+    ) as caught:
+        play(np.ones((10, 3)), *settings, rounds=30)
+    needed = int(str(caught.value).split()[-1])
+    with pytest.raises(ConfigError):
+        play(np.ones((10, 3)), *settings, f"federation.history={needed - 1}", rounds=30)
+    played = play(np.ones((10, 3)), *settings, f"federation.history={needed}", rounds=30)
+    np.testing.assert_allclose(played.model, 30, atol=1e-4)
+    for state in played.engine.states.values():
+        np.testing.assert_array_equal(state.weights, played.model)
+
+
+def test_every_round_has_metrics_though_the_evaluator_is_not_sampled():
+    played = play(UPDATES, FEDAVG, "federation.fraction=0.4", rounds=6)
+    assert not all("client-0" in line.clients for line in played.lines)
+    assert all("accuracy" in line.metrics for line in played.lines)
+
+
+def test_members_are_drawn_anew_each_round_and_alike_for_all():
+    plan = hand(FEDAVG, "federation.fraction=0.4", "federation.history=50", quorum=2, rounds=50).plan
+    drawn = [plan.members(number) for number in range(1, 51)]
+    assert all(len(set(members)) == 2 for members in drawn)
+    assert drawn == [plan.members(number) for number in range(1, 51)]
+    assert len(set(drawn)) > 5
+
+
+@pytest.mark.parametrize("sampled", range(1, 60))
+def test_a_default_quorum_is_four_fifths_rounded_up(sampled):
+    config = configure(f"federation.clients={sampled}")
+    assert resolve(config, [1]).federation.quorum == -(-4 * sampled // 5)
+
+
+# The books
+
+
+@each_method
+def test_the_lines_account_for_every_byte_that_was_carried(settings):
+    playing = hand(*settings)
+    hellos = [0, 0]
+
+    def meddle(client, request, answer):
+        frames = answer()
+        if isinstance(request, RollCall):
+            hellos[0] += sum(len(memoryview(frame)) for frame in pack(request))
+            hellos[1] += sum(len(memoryview(frame)) for frame in frames)
+        return frames
+
+    done = served(playing, meddle)
+    assert sum(sum(line.bytes_down.values()) for line in done.lines) == done.carried_down - hellos[0]
+    assert sum(sum(line.bytes_up.values()) for line in done.lines) == done.carried_up - hellos[1]
+
+
+def test_a_line_tells_what_its_round_was():
+    playing = hand("protect.method=paraaegis-dynamic", "protect.ratio=0.5", "protect.decay=0.5")
+    lines = served(playing).lines
+    assert [line.round for line in lines] == [1, 2, 3]
+    assert [line.ratio for line in lines] == [0.5, 0.25, 0.125]
+    assert [line.elected for line in lines] == [12, 6, 3]
+    assert all(0 < line.agreement <= 1 for line in lines)
+    for line in lines:
+        assert {"train", "vote", "protect", "combine", "reveal", "wall"} <= line.seconds.keys()
+        assert {"header", "ballot", "ckks", "grid"} == line.bytes_up.keys()
+
+
+def test_a_line_has_the_metrics_of_the_model_after_its_round():
+    done = served(hand(FEDAVG))
+    assert [line.metrics["accuracy"] for line in done.lines] == np.cumsum([of_all(t)[0] for t in (1, 2, 3)]).tolist()
+
+
+def test_clients_may_report_different_metrics():
+    """Each is the mean over those who report it, and none of them can stop the server."""
+    playing = hand(FEDAVG, rounds=1)
+    for index, learner in enumerate(playing.learners.values()):
+        learner.evaluate = lambda _, index=index: {"one": 1.0} if index else {"two": 2.0, "one": 6.0}
+    (line,) = served(playing).lines
+    assert line.metrics == {"one": pytest.approx((6 * 10 + 70) / 80), "two": pytest.approx(2.0)}
+
+
+@each_method
+def test_a_server_goes_on_from_any_state_it_gave_out(settings):
+    """The state goes through bytes, and the clients' through their states at that moment."""
+    stored = []
+    whole = Served(hand(*settings), honest)
+    whole.run(lambda state: stored.append((encode_state(state), dict(whole.hand.states))))
+    for data, states in stored:
+        playing = hand(*settings)
+        playing.states = states
+        rest = Served(playing, honest, decode_state(data)).run()
+        np.testing.assert_array_equal(rest.model(), whole.model())
+        expected = whole.lines[len(whole.lines) - len(rest.lines) :]
+        assert [(line.round, line.metrics) for line in rest.lines] == [(x.round, x.metrics) for x in expected]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 9, encode_state(ServerState())[:-2]])
+def test_a_damaged_state_is_refused(data):
+    with pytest.raises(RunError, match="damaged"):
+        decode_state(data)
+
+
+# The server holds no key
+
+
+def reachable(root):
+    """Every object that can be reached through attributes, slots, items and closures; not through modules and types."""
+    found, open_ = {}, [root]
+    while open_:
+        item = open_.pop()
+        if id(item) in found or isinstance(item, type | types.ModuleType):
+            continue
+        found[id(item)] = item
+        open_ += inner(item)
+    return list(found.values())
+
+
+def inner(item):
+    if isinstance(item, str | bytes | bytearray | int | float | None):
+        return
+    if isinstance(item, dict):
+        yield from (*item.keys(), *item.values())
+    elif isinstance(item, list | tuple | set | frozenset):
+        yield from item
+    elif isinstance(item, types.FunctionType):
+        yield from (*(cell.cell_contents for cell in item.__closure__ or ()), item.__defaults__, item.__kwdefaults__)
+    elif isinstance(item, types.MethodType):
+        yield from (item.__self__, item.__func__)
+    elif isinstance(item, memoryview):
+        yield item.obj
+    else:
+        yield getattr(item, "__dict__", None)
+        yield getattr(item, "base", None)  # of an array
+        for kind in type(item).__mro__:
+            slots = getattr(kind, "__slots__", ())
+            for name in [slots] if isinstance(slots, str) else slots:
+                yield getattr(item, name, None)
+        for name in getattr(type(item), "__struct_fields__", ()):
+            yield getattr(item, name)
+
+
+def holding(root, **needles):
+    """Which of these bytes lie somewhere within what can be reached."""
+    found = set()
+    for item in reachable(root):
+        try:
+            data = memoryview(item).tobytes()
+        except TypeError:
+            continue
+        found |= {name for name, needle in needles.items() if needle in data}
+    return found
+
+
+def secrets_in(root):
+    """What of the clients' secrets can be reached: their bytes, and key objects."""
+    objects = {"Secret"} if any(isinstance(item, Secret) for item in reachable(root)) else set()
+    return objects | holding(root, vote=KEYS.vote, ckks=KEYS.ckks)
+
+
+def test_the_walk_finds_keys_where_they_are():
+    silo = hand(*STATIC).silos["client-0"]
+    assert secrets_in(silo) >= {"vote", "Secret"}
+    assert secrets_in([KEYS.__dict__]) == {"vote", "ckks"}
+    closure = (lambda key: lambda: key)(KEYS)
+    assert secrets_in({"deep": (closure,)}) == {"vote", "ckks"}
+    assert secrets_in(Blob(b"before" + KEYS.ckks + b"after")) == {"ckks"}
+    assert secrets_in(np.frombuffer(KEYS.vote, dtype=np.uint8)[::2]) == {"vote"}
+
+
+@pytest.mark.parametrize("settings", [*METHODS.values(), ("protect.method=paraaegis-feedback",)])
+def test_the_servers_object_graph_holds_no_key(settings):
+    done = served(hand(*settings))
+    assert len(done.lines) == 3
+    assert any(isinstance(item, ServerState) for item in reachable(done.desk))
+    assert secrets_in(done.desk) == set()
+
+
+def test_the_server_in_the_middle_of_a_round_holds_no_key():
+    """Its generator's frame too: sums, tally and closures while uploads come in."""
+    playing = hand(*STATIC)
+    done = Served(playing, honest)
+    steps = serve(done.desk)
+    walked = []
+
+    def carry(exchange):
+        for client, frames in exchange.messages.items():
+            generator = steps
+            while generator is not None:
+                walked.append(secrets_in(generator.gi_frame.f_locals))
+                generator = generator.gi_yieldfrom
+            yield Reply(client, pack(playing.send(client, unpack(frames))))
+
+    drive(steps, carry, done.lines.append, lambda _: None)
+    assert len(walked) > 50
+    assert set().union(*walked) == set()
+
+
+def test_the_server_holds_no_model():
+    done = served(hand(*STATIC))
+    model = done.model().tobytes()
+    assert holding(done.hand.states, model=model) == {"model"}
+    assert holding(done.desk, model=model) == set()
