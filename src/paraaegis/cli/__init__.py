@@ -7,7 +7,6 @@ from typing import NoReturn
 
 from paraaegis.errors import ParaAegisError
 
-
 INTERRUPTED = 130
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
+from paraaegis.engines.spool import spooled
 from paraaegis.protocol import client
 from paraaegis.protocol.desk import Desk, Exchange, Reply
 from paraaegis.protocol.messages import Frames, pack, unpack
@@ -43,4 +44,4 @@ class LocalEngine:
 
     def _answer(self, name: str, frames: Frames) -> Frames:
         self.states[name], reply = client.step(self.silos[name], self.states[name], unpack(frames))
-        return pack(reply)
+        return spooled(pack(reply))

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from paraaegis.errors import ConfigError, DataError
-from paraaegis.learn.augment import crop_and_flip
+from paraaegis.learn.augment import draw_crops, resample
 from paraaegis.learn.optimizer import make_optimizer, remember, restore
 from paraaegis.learn.vector import check_length, floats, from_vector, save_model, to_vector
 from paraaegis.types import Arrays, Metrics, Vector
 
 __all__ = ["TorchLearner", "default_device", "from_vector", "save_model", "to_vector"]
 
-TEST_BATCH = 200  # 500 photographs of 128 pixels take ResNet-18 gigabytes, and no less time
+TEST_BATCH = 200  # 500 photographs of 128 pixels take ResNet-18 gigabytes, and no less time on a CPU
+TEST_BATCH_CUDA = 500
 
 
 def default_device() -> str:
@@ -73,6 +74,7 @@ class TorchLearner:
         self._epochs, self._batch, self._augment, self._batches = epochs, batch, augment, batches
         self._scale = self._channels(1 / (255 * np.array(std)))
         self._shift = self._channels(-np.array(mean) / np.array(std))
+        self._prepare()
 
     @property
     def samples(self) -> int:
@@ -85,12 +87,11 @@ class TorchLearner:
 
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
         """Run all epochs of round `number` from `weights`; return the new model and the mean `loss`."""
-        from_vector(self._model, weights)
+        self._write(weights)
         self._model.train()
-        rng = self._batches(number)
-        total, seen = torch.zeros((), dtype=torch.float64, device=self._device), 0
-        for rows in self._rows(rng):
-            total += self._step(rows, rng) * len(rows)
+        total, seen = self._zero(), 0
+        for rows, crops in self._draw(number):
+            total += self._step(self._put(rows), self._put(crops)) * len(rows)
             seen += len(rows)
         self._optimizer.zero_grad()  # gradients would only hold memory until the next round
         return to_vector(self._model), {"loss": total.item() / seen}
@@ -112,16 +113,17 @@ class TorchLearner:
         """Measure `accuracy` (0..1) and mean `loss` on the test set; nothing where there is none."""
         if self._test is None:
             return {}
-        from_vector(self._model, weights)
+        self._write(weights)
         self._model.eval()
-        right, loss = 0.0, 0.0
-        for images, labels in zip(*(torch.split(part, TEST_BATCH) for part in self._test), strict=True):
+        right, loss = self._zero(), self._zero()
+        batch = TEST_BATCH_CUDA if self._device.type == "cuda" else TEST_BATCH
+        for images, labels in zip(*(torch.split(part, batch) for part in self._test), strict=True):
             with torch.inference_mode():
-                logits = self._model(self._normal(images))
-                right += (logits.argmax(1) == labels).sum().item()
-                loss += F.cross_entropy(logits, labels, reduction="sum").item()
+                logits = self._logits(self._normal(images))
+                right += (logits.argmax(1) == labels).sum()
+                loss += F.cross_entropy(logits, labels, reduction="sum")
         count = len(self._test[1])
-        return {"accuracy": right / count, "loss": loss / count}
+        return {"accuracy": right.item() / count, "loss": loss.item() / count}
 
     def state(self) -> Arrays:
         """Copy the optimiser's state and the model's integer buffers."""
@@ -131,22 +133,38 @@ class TorchLearner:
         """Take up a state that `state` returned; refused whole if it does not fit."""
         restore(self._model, self._optimizer, self._optimizer_name, state)
 
-    def _rows(self, rng: np.random.Generator) -> Iterator[Tensor]:
-        """Draw the sample indices of each batch of a round."""
-        lonely = self._batch > 1 and self.samples > self._batch and self.samples % self._batch == 1
-        for _ in range(self._epochs):
-            order = rng.permutation(self.samples)[: self.samples - lonely]
-            yield from torch.split(torch.from_numpy(order).to(self._device), self._batch)
+    def _prepare(self) -> None:
+        """Make ready, once all is in its place, whatever a faster way to train needs."""
 
-    def _step(self, rows: Tensor, rng: np.random.Generator) -> Tensor:
+    def _draw(self, number: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Draw the sample indices of each batch of round `number`, and how each sample is cropped."""
+        rng = self._batches(number)
+        for rows in shuffled(self.samples, self._batch, self._epochs, rng):
+            yield rows, draw_crops(len(rows), rng) if self._augment else np.empty((len(rows), 0), np.float32)
+
+    def _step(self, rows: Tensor, crops: Tensor) -> Tensor:
+        """Train on the samples at `rows`; return their mean loss."""
         images = self._normal(self._images[rows])
         if self._augment:
-            images = crop_and_flip(images, rng)
-        loss = F.cross_entropy(self._model(images), self._labels[rows])
+            images = resample(images, crops)
+        loss = F.cross_entropy(self._logits(images), self._labels[rows])
         self._optimizer.zero_grad()
         torch.autograd.backward(loss)
         self._optimizer.step()
         return loss.detach()
+
+    def _logits(self, images: Tensor) -> Tensor:
+        logits: Tensor = self._model(images)
+        return logits
+
+    def _write(self, weights: Vector) -> None:
+        from_vector(self._model, weights)
+
+    def _put(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+    def _zero(self) -> Tensor:
+        return torch.zeros((), dtype=torch.float64, device=self._device)
 
     def _normal(self, images: Tensor) -> Tensor:
         """Turn uint8 NHWC into normalised float32 NCHW."""
@@ -158,8 +176,16 @@ class TorchLearner:
     def _place(self, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         # torch warns of read-only arrays, such as a mapped data set, so those are copied.
         writable = np.require(images, np.uint8, ["C", "W"]), np.require(labels, np.int64, ["C", "W"])
-        first, second = (torch.from_numpy(array).to(self._device) for array in writable)
+        first, second = (self._put(array) for array in writable)
         return first, second
+
+
+def shuffled(samples: int, batch: int, epochs: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Draw the sample indices of each batch, a last batch of a single sample left out."""
+    used = samples - (batch > 1 and samples > batch and samples % batch == 1)
+    for _ in range(epochs):
+        order = rng.permutation(samples)[:used]
+        yield from np.split(order, range(batch, used, batch))
 
 
 def _device(name: str) -> torch.device:

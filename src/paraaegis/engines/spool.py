@@ -1,0 +1,28 @@
+"""Large replies wait on disk, not in memory, until the server has time for them.
+
+A reply enters the sum only once it lies here whole, and is then read chunk by chunk; a client that dies while it sends
+leaves no trace. The file has no name: it is gone when its last reader is.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from itertools import accumulate
+
+from paraaegis.protocol.messages import Frames
+
+LARGE = 16_000_000  # bytes; smaller replies stay in memory
+
+
+def spooled(frames: Frames) -> Frames:
+    """The same frames, as views of a file where they are large."""
+    sizes = [memoryview(frame).nbytes for frame in frames]
+    if sum(sizes) < LARGE:
+        return frames
+    with tempfile.TemporaryFile(prefix="paraaegis-") as file:
+        file.writelines(frames)
+        file.flush()
+        view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    ends = accumulate(sizes)
+    return tuple(view[end - size : end] for size, end in zip(sizes, ends, strict=True))

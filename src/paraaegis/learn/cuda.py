@@ -1,0 +1,167 @@
+"""Local training on CUDA: each step is one captured graph, each client has a stream of its own.
+
+A step of ResNet-18 is some three hundred small kernels. Launched one by one they leave the GPU waiting for
+Python; replayed as a graph, with the graphs of several clients side by side, they fill it.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paraaegis.learn.train import TorchLearner, shuffled
+from paraaegis.learn.vector import check_length, floats, pairs
+from paraaegis.types import Arrays, Metrics, Vector
+
+WARM_UP = 3  # steps before a capture: libraries choose their kernels and take their memory in the first ones
+
+_capturing = threading.Lock()  # torch captures one graph at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step on a batch of one size: the tensors that it reads, and the graph of it if it was captured."""
+
+    rows: Tensor  # (size,)
+    crops: Tensor  # (size, 2, 3), or (size, 0) without augmentation
+    graph: torch.cuda.CUDAGraph | None
+
+
+class CudaLearner(TorchLearner):
+    """A `TorchLearner` for CUDA, in bfloat16 where that is safe; the weights themselves stay float32.
+
+    Learners train at the same time if each is called from a thread of its own. Each captures its graphs when
+    it is built; build all before any of them trains, since torch has 32 streams and then shares them.
+
+    Elsewhere than on CUDA the same steps run one by one in float32, for tests.
+    """
+
+    precision: ClassVar[torch.dtype] = torch.bfloat16
+
+    def _prepare(self) -> None:
+        cuda = self._device.type == "cuda"
+        self._stream = torch.cuda.Stream(self._device) if cuda else None
+        self._dtype = self.precision if cuda else torch.float32
+        self._flat = torch.empty(self._initial.size, device=self._device)
+        self._host = torch.empty(self._initial.size, pin_memory=cuda)
+        self._parts, self._tensors = zip(*pairs(self._flat, list(floats(self._model).values())), strict=True)
+        self._loss = self._zero()
+        sizes = {len(rows) for rows in shuffled(self.samples, self._batch, 1, np.random.default_rng(0))}
+        steps = [self._blank(size) for size in sorted(sizes, reverse=True)]
+        if cuda:
+            torch.cuda.synchronize(self._device)  # all of the above ran on another stream
+            steps = self._capture(steps)
+        self._steps = {len(step.rows): step for step in steps}
+
+    def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
+        """Run all epochs of round `number` from `weights`; return the new model and the mean `loss`."""
+        check_length(weights, self._initial.size)
+        drawn = list(self._draw(number))
+        rows, crops = (np.concatenate(part) for part in zip(*drawn, strict=True))
+        sizes = [len(part) for part, _ in drawn]
+        with self._own_stream():
+            self._write(weights)
+            self._model.train()
+            self._loss.zero_()
+            for batch in zip(*(torch.split(self._send(part), sizes) for part in (rows, crops)), strict=True):
+                self._replay(*batch)
+            return self._read(), {"loss": self._loss.item() / len(rows)}
+
+    def evaluate(self, weights: Vector) -> Metrics:
+        """Measure `accuracy` (0..1) and mean `loss` on the test set; nothing where there is none."""
+        with self._own_stream():
+            return super().evaluate(weights)
+
+    def state(self) -> Arrays:
+        """Copy the optimiser's state and the model's integer buffers."""
+        with self._own_stream():
+            return super().state()
+
+    def load(self, state: Arrays) -> None:
+        """Take up a state that `state` returned; refused whole if it does not fit."""
+        with self._own_stream():
+            super().load(state)
+
+    def _own_stream(self) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(self._stream)  # type: ignore[no-any-return]
+
+    def _blank(self, size: int) -> Step:
+        """Lay out the inputs of a step. Crops of zero would show every image's centre."""
+        crops = torch.zeros((size, 2, 3) if self._augment else (size, 0), device=self._device)
+        return Step(torch.arange(size, device=self._device), crops, None)
+
+    def _replay(self, rows: Tensor, crops: Tensor) -> None:
+        """Train on one batch."""
+        step = self._steps[len(rows)]
+        step.rows.copy_(rows)
+        step.crops.copy_(crops)
+        if step.graph is None:
+            self._learn(step)
+        else:
+            step.graph.replay()
+
+    def _learn(self, step: Step) -> None:
+        """Train on what lies in the step's tensors. This is what a graph holds, so nothing here may ask the GPU."""
+        self._loss += self._step(step.rows, step.crops) * len(step.rows)
+
+    def _capture(self, blanks: list[Step]) -> list[Step]:
+        """Capture a graph a batch size, and leave the learner as it was."""
+        pool = torch.cuda.graph_pool_handle()  # one for all of them: they never run at the same time
+        fast = torch.backends.cudnn.flags(benchmark=True)
+        with _capturing, self._own_stream(), fast:
+            before = super().state()
+            steps = [Step(blank.rows, blank.crops, self._graph(blank, pool)) for blank in blanks]
+            self._optimizer.zero_grad()
+            self._write(self._initial)
+            super().load(before)
+            torch.cuda.synchronize(self._device)
+        return steps
+
+    def _graph(self, step: Step, pool: Any) -> torch.cuda.CUDAGraph:
+        self._model.train()
+        for group in self._optimizer.param_groups:
+            group["capturable"] = False  # or the first steps below warn that they are not captured
+        for _ in range(WARM_UP):
+            self._learn(step)
+        for group in self._optimizer.param_groups:
+            group["capturable"] = True
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"):
+            self._learn(step)
+        return graph
+
+    def _logits(self, images: Tensor) -> Tensor:
+        images = images.to(self._dtype, memory_format=torch.channels_last)
+        with torch.autocast(self._device.type, self._dtype, self._dtype != torch.float32, cache_enabled=False):
+            return super()._logits(images).float()
+
+    @torch.no_grad()
+    def _write(self, weights: Vector) -> None:
+        check_length(weights, self._initial.size)
+        np.copyto(self._host.numpy(), weights)
+        self._flat.copy_(self._host, non_blocking=True)
+        torch._foreach_copy_(self._tensors, self._parts)
+
+    @torch.no_grad()
+    def _read(self) -> Vector:
+        """Wait for the stream, and copy the model."""
+        torch._foreach_copy_(self._parts, self._tensors)
+        self._host.copy_(self._flat, non_blocking=True)
+        if self._stream is not None:
+            self._stream.synchronize()
+        vector: Vector = self._host.numpy().copy()
+        return vector
+
+    def _send(self, array: NDArray[Any]) -> Tensor:
+        """Copy to the GPU without waiting."""
+        tensor = torch.from_numpy(array)
+        if self._stream is not None:
+            tensor = tensor.pin_memory()
+        return tensor.to(self._device, non_blocking=True)
