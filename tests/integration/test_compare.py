@@ -12,7 +12,7 @@ import pytest
 from paraaegis.config import make_config
 from paraaegis.errors import ConfigError
 from paraaegis.experiments.compare import compare, markdown
-from paraaegis.experiments.preset import cells_of, cells_of_files, preset_names, read_preset
+from paraaegis.experiments.preset import cells_of, cells_of_files, only, preset_names, read_preset
 from paraaegis.experiments.run import run
 from paraaegis.methods import METHODS
 
@@ -162,3 +162,11 @@ def test_every_method_combines_with_every_model_and_split(method, model, split, 
 def test_efficiency_and_bytes_stand_in_the_markdown(preset, tmp_path):
     table = compare("small", "", cells_of(read_preset(str(preset)))[:1], tmp_path, False, silent)
     assert f"| {table.rows[0].bytes_up / 1e6:.2f} |" in markdown(table)
+
+
+def test_a_part_of_a_preset_can_be_run(preset):
+    cells = cells_of(read_preset(str(preset)))
+    assert [cell.label for cell in only(cells, ["iid"], [])] == ["fedavg", "static 20%"]
+    assert [cell.split for cell in only(cells, [], ["fedavg"])] == ["iid", "dirichlet-0.5"]
+    with pytest.raises(ConfigError, match="no row 'fedavgg' in this preset; there are fedavg, static 20%"):
+        only(cells, [], ["fedavgg"])

@@ -346,11 +346,11 @@ def test_a_metric_that_is_no_number_does_not_lose_the_run(value, tmp_path):
     assert federate(toy_config(), learners, tmp_path).rounds == 3
 
 
-def test_two_clients_with_different_models_stop_before_anything_is_mixed(tmp_path):
-    learners = toys()
+def test_clients_with_different_models_stop_before_anything_is_mixed(tmp_path):
+    learners = toys(3)
     learners["client-1"] = ToyLearner(np.ones((1, 6)))
-    with pytest.raises(ParaAegisError, match="first models differ: client-1"):
-        federate(toy_config(), learners, tmp_path)
+    with pytest.raises(ParaAegisError, match="first models differ: client-1 not like the others"):
+        federate(toy_config("federation.clients=3"), learners, tmp_path)
     assert not (tmp_path / "rounds.jsonl").exists()
     assert not (tmp_path / "checkpoint.npz").exists()
 

@@ -17,18 +17,21 @@ def compare(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key in every cell.")
     ] = None,
+    splits: Annotated[list[str] | None, typer.Option("--split", help="Only these splits of the preset.")] = None,
+    rows: Annotated[list[str] | None, typer.Option("--row", help="Only these rows of the preset.")] = None,
     out: Annotated[Path | None, typer.Option(help="The comparison's folder. Default: runs/compare-NAME.")] = None,
     fresh: Annotated[bool, typer.Option(help="Start over instead of going on.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Run a grid of configurations one after another, or go on with it, and show the table."""
-    from paraaegis.experiments.preset import cells_of, cells_of_files, read_preset
+    from paraaegis.experiments.preset import cells_of, cells_of_files, only, read_preset
 
     if bool(preset) == bool(configs):
         raise ConfigError("give either --preset NAME or configurations to compare")
     if preset:
         chosen = read_preset(preset)
         title, paper, cells = chosen.title, chosen.paper, cells_of(chosen, settings or [])
+        cells = only(cells, splits or [], rows or [])
     else:
         title, paper, cells = "Comparison", "", cells_of_files(configs or [], settings or [])
     folder = out or Path("runs") / f"compare-{Path(preset).stem if preset else '-'.join(p.stem for p in configs or [])}"

@@ -11,7 +11,7 @@ import numpy as np
 from paraaegis.config import Config
 from paraaegis.errors import ConfigError
 from paraaegis.experiments.wire import resolve
-from paraaegis.learn import data, models, train
+from paraaegis.learn import cuda, data, models, train
 from paraaegis.learn.split import split
 from paraaegis.learn.threads import use_one_thread
 from paraaegis.seeds import Purpose, stream
@@ -48,9 +48,11 @@ def make_classroom(config: Config) -> Classroom:
         stream(config.seed, Purpose.SPLIT),
     )
     use_one_thread()
+    device = train.default_device() if config.engine.device == "auto" else config.engine.device
+    kind = cuda.CudaLearner if device.startswith("cuda") else train.TorchLearner
     learners: dict[str, Learner] = {}
     for index, rows in enumerate(shares):
-        learners[f"client-{index}"] = train.TorchLearner(
+        learners[f"client-{index}"] = kind(
             model=models.build(config.model.name, dataset.shape, dataset.classes, config.seed),
             images=dataset.train_images[rows],
             labels=dataset.train_labels[rows],
@@ -64,7 +66,7 @@ def make_classroom(config: Config) -> Classroom:
             mean=dataset.mean,
             std=dataset.std,
             batches=_batches(config.seed, index),
-            device=train.default_device() if config.engine.device == "auto" else config.engine.device,
+            device=device,
         )
     return Classroom(resolve(config, [len(rows) for rows in shares]), learners, dataset)
 

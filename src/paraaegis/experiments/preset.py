@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -103,6 +103,14 @@ def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:
     if len({cell.folder for cell in cells}) != len(cells):
         raise ConfigError("two cells of a comparison have the same label, split and seed")
     return cells
+
+
+def only(cells: list[Cell], splits: Sequence[str], rows: Sequence[str]) -> list[Cell]:
+    """The cells of these splits and rows; of all where none are named."""
+    for kind, wanted, known in (("split", splits, {c.split for c in cells}), ("row", rows, {c.label for c in cells})):
+        if unknown := [name for name in wanted if name not in known]:
+            raise ConfigError(f"no {kind} {unknown[0]!r} in this preset; there are {', '.join(sorted(known))}")
+    return [cell for cell in cells if (not splits or cell.split in splits) and (not rows or cell.label in rows)]
 
 
 def cells_of_files(paths: Iterable[Path], settings: Iterable[str] = ()) -> list[Cell]:

@@ -7,6 +7,7 @@ Python; replayed as a graph, with the graphs of several clients side by side, th
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from paraaegis.learn.train import TorchLearner, shuffled
-from paraaegis.learn.vector import check_length, floats, pairs
+from paraaegis.learn.vector import check_length, floats
 from paraaegis.types import Arrays, Metrics, Vector
 
 WARM_UP = 3  # steps before a capture: libraries choose their kernels and take their memory in the first ones
@@ -47,11 +48,13 @@ class CudaLearner(TorchLearner):
 
     def _prepare(self) -> None:
         cuda = self._device.type == "cuda"
-        self._stream = torch.cuda.Stream(self._device) if cuda else None
+        self._stream = torch.cuda.Stream(self._device) if cuda else None  # type: ignore[no-untyped-call]
         self._dtype = self.precision if cuda else torch.float32
         self._flat = torch.empty(self._initial.size, device=self._device)
         self._host = torch.empty(self._initial.size, pin_memory=cuda)
-        self._parts, self._tensors = zip(*pairs(self._flat, list(floats(self._model).values())), strict=True)
+        self._tensors = list(floats(self._model).values())
+        parts = torch.split(self._flat, [tensor.numel() for tensor in self._tensors])
+        self._parts = [part.view(tensor.shape) for part, tensor in zip(parts, self._tensors, strict=True)]
         self._loss = self._zero()
         sizes = {len(rows) for rows in shuffled(self.samples, self._batch, 1, np.random.default_rng(0))}
         steps = [self._blank(size) for size in sorted(sizes, reverse=True)]
@@ -84,13 +87,13 @@ class CudaLearner(TorchLearner):
         with self._own_stream():
             return super().state()
 
-    def load(self, state: Arrays) -> None:
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up a state that `state` returned; refused whole if it does not fit."""
         with self._own_stream():
             super().load(state)
 
     def _own_stream(self) -> AbstractContextManager[Any]:
-        return torch.cuda.stream(self._stream)  # type: ignore[no-any-return]
+        return torch.cuda.stream(self._stream)
 
     def _blank(self, size: int) -> Step:
         """Lay out the inputs of a step. Crops of zero would show every image's centre."""
@@ -114,7 +117,7 @@ class CudaLearner(TorchLearner):
     def _capture(self, blanks: list[Step]) -> list[Step]:
         """Capture a graph a batch size, and leave the learner as it was."""
         pool = torch.cuda.graph_pool_handle()  # one for all of them: they never run at the same time
-        fast = torch.backends.cudnn.flags(benchmark=True)
+        fast = torch.backends.cudnn.flags(enabled=True, benchmark=True)
         with _capturing, self._own_stream(), fast:
             before = super().state()
             steps = [Step(blank.rows, blank.crops, self._graph(blank, pool)) for blank in blanks]

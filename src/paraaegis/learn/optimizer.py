@@ -29,9 +29,7 @@ def make_optimizer(
     parameters = list(model.parameters())
     optimizer: torch.optim.Optimizer
     if name == "sgd":
-        optimizer = torch.optim.SGD(
-            parameters, lr, momentum, weight_decay=weight_decay, fused=parameters[0].is_cuda
-        )
+        optimizer = torch.optim.SGD(parameters, lr, momentum, weight_decay=weight_decay, fused=parameters[0].is_cuda)
     elif name == "adam":
         optimizer = torch.optim.Adam(
             parameters, lr, (momentum, 0.999), weight_decay=weight_decay, fused=parameters[0].is_cuda

@@ -34,7 +34,7 @@ def to_vector(model: nn.Module) -> Vector:
     """Copy the model into one float32 vector."""
     tensors = list(floats(model).values())
     flat = torch.empty(sum(tensor.numel() for tensor in tensors), device=tensors[0].device)
-    for part, tensor in pairs(flat, tensors):
+    for part, tensor in _pairs(flat, tensors):
         part.copy_(tensor)
     vector: Vector = flat.cpu().numpy()
     return vector
@@ -47,11 +47,11 @@ def from_vector(model: nn.Module, vector: Vector) -> None:
     check_length(vector, sum(tensor.numel() for tensor in tensors))
     # torch warns of read-only arrays, even where it only reads.
     writable = np.require(vector, dtype=np.float32, requirements=["C", "W"])
-    for part, tensor in pairs(torch.from_numpy(writable).to(tensors[0].device), tensors):
+    for part, tensor in _pairs(torch.from_numpy(writable).to(tensors[0].device), tensors):
         tensor.copy_(part)
 
 
-def pairs(flat: Tensor, tensors: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+def _pairs(flat: Tensor, tensors: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     """Pair each stretch of `flat`, in its tensor's shape, with the tensor."""
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     return ((part.view(tensor.shape), tensor) for part, tensor in zip(parts, tensors, strict=True))
