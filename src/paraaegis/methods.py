@@ -47,9 +47,6 @@ class Materials:
     def lwe(self) -> LweHalf:
         """Masked by LWE, with the error as the noise."""
         federation, run = self.config.federation, self.config.digest()[:16]
-        if math.isinf(self.config.privacy.epsilon):
-            raise ConfigError("lwe-secagg is secure by its noise: privacy.epsilon must be finite")
-        thresholds(self.config.sampled, federation.quorum)  # refuses a quorum that shares cannot serve
         group = derive(self.keys.vote, "seal", run)
         colluders = self.config.privacy.colluders
         return LweHalf(run, self.config.protect.lwe, noise(self.config), federation.quorum, colluders, group)
@@ -67,6 +64,7 @@ class Method:
     client: Callable[[Materials], ClientHalf]
     server: Callable[[Config, Pool | None], ServerHalf]
     encrypts: bool = False
+    noisy: bool = True
 
 
 def _grid(_config: Config, _pool: Pool | None) -> ServerHalf:
@@ -95,7 +93,7 @@ def _shares(config: Config, _pool: Pool | None) -> ServerHalf:
 
 
 METHODS: dict[str, Method] = {
-    "fedavg": Method("no protection; the reference", lambda _: Whole(Guard(Plain())), _grid),
+    "fedavg": Method("no protection; the reference", lambda _: Whole(Guard(Plain())), _grid, noisy=False),
     "dp-fedavg": Method("everything clipped and noised", lambda m: Whole(m.gaussian), _grid),
     "varying-dp": Method(
         "everything clipped and noised, the noise a geometric series within the same budget",
@@ -106,7 +104,7 @@ METHODS: dict[str, Method] = {
         "everything masked by learning with errors; the summed errors are the noise", lambda m: m.lwe, _shares
     ),
     "serial": Method("everything noised, then under CKKS", lambda m: Whole(m.both), _cipher, encrypts=True),
-    "ckks-fedavg": Method("everything under CKKS", lambda m: Whole(m.ckks), _cipher, encrypts=True),
+    "ckks-fedavg": Method("everything under CKKS", lambda m: Whole(m.ckks), _cipher, encrypts=True, noisy=False),
     "paraaegis-static": Method(
         "elected part under CKKS, rest clipped and noised, constant ratio",
         lambda m: Parallel(m.ckks, m.gaussian),
@@ -124,6 +122,7 @@ METHODS: dict[str, Method] = {
         lambda m: Parallel(m.ckks, None),
         _withheld,
         encrypts=True,
+        noisy=False,
     ),
 }
 
@@ -135,6 +134,17 @@ def find_method(name: str) -> Method:
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ConfigError(f"protect.method must be one of {', '.join(METHODS)}, got {name!r}{hint}")
     return METHODS[name]
+
+
+def check_shares(config: Config) -> None:
+    """Refuse what lwe-secagg cannot do: no noise, or a quorum that shares cannot serve."""
+    if math.isinf(config.privacy.epsilon):
+        raise ConfigError("lwe-secagg is secure by its noise: privacy.epsilon must be finite")
+    packing = thresholds(config.sampled, config.federation.quorum)
+    if config.privacy.colluders >= packing.needed:
+        raise ConfigError(
+            f"privacy.colluders must be under the quorum {packing.needed}, got {config.privacy.colluders}"
+        )
 
 
 def noise(config: Config) -> Gaussian:

@@ -126,3 +126,12 @@ def test_the_noise_in_the_model_has_the_variance_that_was_asked_for(method, outs
     noised = played.model[played.model != 0]
     assert noised.size == pytest.approx(outside * 50_000, rel=1e-3)
     assert_variance(noised.astype(np.float64), sigma / math.sqrt(2))
+
+
+def test_seeded_noise_can_be_replayed_and_secret_noise_cannot():
+    def model(kind):
+        settings = ("protect.method=dp-fedavg", "privacy.epsilon=1.0", "privacy.clip=1.0", f"privacy.noise={kind}")
+        return play(np.zeros((2, 50)), *settings).model.tolist()
+
+    assert model("seeded") == model("seeded")
+    assert model("secret") != model("secret")

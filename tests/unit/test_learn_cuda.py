@@ -23,6 +23,15 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=cuda)])
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As engines do, which run a learner a core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class Exact(CudaLearner):
     """In float32 on CUDA too, to compare with the plain learner."""
 

@@ -26,6 +26,11 @@ class FederationKeys:
     ckks: bytes = field(repr=False)
     profile: str
 
+    @property
+    def ckks_id(self) -> bytes:
+        """A public fingerprint of the CKKS key; empty where there is none."""
+        return tag(self.ckks, b"ckks key id")[:8] if self.ckks else b""
+
 
 class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
     kind: str

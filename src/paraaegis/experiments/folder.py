@@ -13,12 +13,13 @@ Everything but the lines is written beside its place and moved there, so that a 
 from __future__ import annotations
 
 import fcntl
-import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -35,6 +36,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = path / ".lock"
         self.config = path / "config.toml"
         self.lines = path / "rounds.jsonl"
         self.checkpoint = path / "checkpoint.npz"
@@ -45,8 +47,15 @@ class RunFolder:
     @contextmanager
     def claimed(self, config: Config, fresh: bool) -> Iterator[None]:
         """Hold the folder for one run of this configuration; refuses another's or another process's."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as lock:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be a run's folder: {error.strerror}; choose another --out") from error
+        if not self._lock.exists() and (foreign := sorted(path.name for path in self.path.iterdir())):
+            raise RunError(
+                f"{self.path} is not a run's folder: it holds {', '.join(foreign[:5])}; choose another --out"
+            )
+        with self._lock.open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -64,12 +73,6 @@ class RunFolder:
         elif self.config.exists():
             self._same(config)
             return
-        elif foreign := sorted(
-            p.name for p in self.path.iterdir() if p.name != ".lock" and not p.name.endswith(".partial")
-        ):
-            raise RunError(
-                f"{self.path} is not a run's folder: it holds {', '.join(foreign[:5])}; choose another --out"
-            )
         content = tomli_w.dumps(msgspec.to_builtins(config))
         write_whole(self.config, lambda file: file.write(content.encode()))
 
@@ -79,7 +82,7 @@ class RunFolder:
         except ParaAegisError as error:
             raise RunError(f"{self.config} cannot be read ({error}); --fresh starts over") from error
         differing = list(_differences(msgspec.to_builtins(found), msgspec.to_builtins(config)))
-        differing = [text for text in differing if not text.startswith("engine.")]
+        differing = [text for text in differing if not text.startswith(("engine.", "data.folder"))]
         if differing:
             raise RunError(f"{self.path} holds a run of another configuration: {'; '.join(differing)}; "
                            "choose another --out, or --fresh to start over")  # fmt: skip
@@ -95,8 +98,8 @@ class RunFolder:
             return []
         whole = self.lines.read_bytes().split(b"\n")[:-1]
         try:
-            return [msgspec.json.decode(line, type=Line) for line in whole]
-        except msgspec.DecodeError as error:
+            return [msgspec.convert(_with_nan(msgspec.json.decode(line)), Line) for line in whole]
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise RunError(f"{self.lines} is damaged: {error}; --fresh starts over") from error
 
     def save(self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]]) -> None:
@@ -114,13 +117,13 @@ class RunFolder:
             return None
         found: dict[str, dict[str, Arrays]] = {}
         try:
-            with np.load(self.checkpoint, allow_pickle=False) as stored:
+            with self.checkpoint.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 server = decode_state(stored["server"].tobytes())
                 for key in stored.files:
                     if key != "server":
                         client, part, name = key.split("/", 2)
                         found.setdefault(client, {"state": {}, "learner": {}})[part][name] = stored[key]
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise RunError(f"{self.checkpoint} is damaged: {error}; --fresh starts over") from error
         self._take_back(server.lines)
         return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in found.items()}
@@ -135,17 +138,22 @@ class RunFolder:
 
     def complete(self, result: Mapping[str, Any]) -> None:
         """Write the result, then remove what only an unfinished run needs."""
-        write_whole(self.result, lambda file: file.write(json.dumps(result, indent=2).encode() + b"\n"))
-        self.checkpoint.unlink(missing_ok=True)
-        self.keys.unlink(missing_ok=True)
+        content = msgspec.json.format(msgspec.json.encode(result), indent=2)
+        write_whole(self.result, lambda file: file.write(content + b"\n"))
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what a complete run no longer needs, and what a kill left half-written."""
+        for path in (self.checkpoint, self.keys, *self.path.glob("*.partial")):
+            path.unlink(missing_ok=True)
 
     def read_result(self) -> dict[str, Any] | None:
         """The result of a complete run."""
         if not self.result.exists():
             return None
         try:
-            result: dict[str, Any] = json.loads(self.result.read_bytes())
-        except ValueError as error:
+            result: dict[str, Any] = _with_nan(msgspec.json.decode(self.result.read_bytes()))
+        except msgspec.DecodeError as error:
             raise RunError(f"{self.result} is damaged: {error}; --fresh starts over") from error
         return result
 
@@ -158,6 +166,14 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def _with_nan(content: Any) -> Any:
+    """JSON knows no NaN or infinity: a metric that was one stands there as null, and is read as NaN."""
+    if isinstance(content, dict) and isinstance(content.get("metrics"), dict):
+        metrics = {name: math.nan if value is None else value for name, value in content["metrics"].items()}
+        return {**content, "metrics": metrics}
+    return content
 
 
 def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:

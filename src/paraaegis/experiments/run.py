@@ -15,9 +15,9 @@ from paraaegis.config import Config
 from paraaegis.crypto.keys import load_keys, save_keys
 from paraaegis.crypto.pool import Pool
 from paraaegis.engines.local import LocalEngine
-from paraaegis.errors import ConfigError
+from paraaegis.errors import ConfigError, RunError
 from paraaegis.experiments.folder import RunFolder
-from paraaegis.experiments.wire import make_keys, resolve, wire
+from paraaegis.experiments.wire import check, make_keys, resolve, wire
 from paraaegis.methods import find_method
 from paraaegis.protocol.desk import Desk
 from paraaegis.protocol.state import Line, ServerState
@@ -67,9 +67,11 @@ def _run(
     on_line: OnLine,
     save_model: SaveModel | None,
 ) -> Result:
+    check(config, learners, next(iter(learners)))
     folder = RunFolder(out)
     with folder.claimed(config, fresh):
         if (done := folder.read_result()) is not None:
+            folder.tidy()
             return msgspec.convert(done, Result)
         with Pool(config.engine.processes) as pool:
             weights = _carry_out(config, learners, folder, on_line, pool)
@@ -90,6 +92,8 @@ def _carry_out(
     evaluator = next(iter(learners))
     wired = wire(config, learners, load_keys(folder.keys), evaluator, pool)
     server, clients = stored if stored is not None else (ServerState(), {})
+    if clients and set(clients) != set(learners):
+        raise RunError(f"the checkpoint holds {sorted(clients)}, got learners {sorted(learners)}; --fresh starts over")
     for name, (_, arrays) in clients.items():
         learners[name].load(arrays)
     engine = LocalEngine(wired.silos, {name: state for name, (state, _) in clients.items()}, config.engine.workers)

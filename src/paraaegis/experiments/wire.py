@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from paraaegis.crypto.keys import FederationKeys, derive, new_vote_key
 from paraaegis.crypto.pool import Pool
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError
-from paraaegis.methods import Materials, find_method
+from paraaegis.methods import Materials, check_shares, find_method, noise
 from paraaegis.protocol.combine import ServerHalf
 from paraaegis.protocol.once import Once
 from paraaegis.protocol.plan import Plan
@@ -51,19 +52,41 @@ def make_keys(config: Config) -> FederationKeys:
     return FederationKeys(vote, ckks, config.protect.profile)
 
 
-def wire(
-    config: Config, learners: Mapping[str, Learner], keys: FederationKeys, evaluator: str, pool: Pool | None = None
-) -> Wired:
-    """Both halves of a run of a resolved configuration."""
-    method = find_method(config.protect.method)
-    clients = tuple(learners)
-    plan = Plan(
+def check(config: Config, learners: Mapping[str, Learner], evaluator: str) -> Plan:
+    """Everything that can be refused before anything is written; the plan of the run."""
+    method, plan = find_method(config.protect.method), make_plan(config, learners, evaluator)
+    if odd := [name for name in learners if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:
+        raise ConfigError(f"a client's name has letters, digits, '.', '_' and '-', got {odd[0]!r}")
+    if few := [name for name, learner in learners.items() if learner.samples < max(1, plan.min_samples)]:
+        samples = learners[few[0]].samples
+        raise ConfigError(f"{few[0]} has {samples} samples, federation.min_samples asks for {max(1, plan.min_samples)}")
+    chosen = profile(config.protect.profile)
+    if method.encrypts and plan.sampled > chosen.max_clients:
+        raise ConfigError(
+            f"profile {chosen.name!r} sums up to {chosen.max_clients} clients, got {plan.sampled} a round"
+        )
+    client, missed = plan.longest_absence()
+    if missed > plan.history:
+        raise ConfigError(
+            f"{client} will miss {missed} rounds in a row, but aggregates are kept for {plan.history}: "
+            f"set federation.history to at least {missed}"
+        )
+    if method.noisy:
+        noise(config)
+    if method.server(config, None).shares:
+        check_shares(config)
+    return plan
+
+
+def make_plan(config: Config, learners: Mapping[str, Learner], evaluator: str) -> Plan:
+    """The public parameters of a run of a resolved configuration."""
+    return Plan(
         run=config.digest()[:16],
         config=config.digest(),
         method=config.protect.method,
-        length=_length(learners),
+        length=int(next(iter(learners.values())).initial().size),
         rounds=config.federation.rounds,
-        clients=clients,
+        clients=tuple(learners),
         sampled=config.sampled,
         quorum=config.federation.quorum,
         uniform=config.federation.weights == "uniform",
@@ -74,12 +97,13 @@ def wire(
         seed=config.seed,
         evaluators=(evaluator,),
     )
-    client, missed = plan.longest_absence()
-    if missed > plan.history:
-        raise ConfigError(
-            f"{client} will miss {missed} rounds in a row, but aggregates are kept for {plan.history}: "
-            f"set federation.history to at least {missed}"
-        )
+
+
+def wire(
+    config: Config, learners: Mapping[str, Learner], keys: FederationKeys, evaluator: str, pool: Pool | None = None
+) -> Wired:
+    """Both halves of a run of a resolved configuration."""
+    plan, method = check(config, learners, evaluator), find_method(config.protect.method)
     half, once = method.client(Materials(config, keys, pool)), Once()
     silos = {
         name: Silo(
@@ -88,6 +112,7 @@ def wire(
             half=half,
             learner=learner,
             vote_key=keys.vote,
+            ckks_id=keys.ckks_id,
             noise=_draw(config, Purpose.NOISE, index),
             votes=_draw(config, Purpose.SELECT, index),
             once=once,
@@ -95,10 +120,6 @@ def wire(
         for index, (name, learner) in enumerate(learners.items())
     }
     return Wired(plan, method.server(config, pool), silos)
-
-
-def _length(learners: Mapping[str, Learner]) -> int:
-    return int(next(iter(learners.values())).initial().size)
 
 
 def _draw(config: Config, purpose: Purpose, client: int) -> Draw:

@@ -7,8 +7,8 @@ Python; replayed as a graph, with the graphs of several clients side by side, th
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -117,8 +117,7 @@ class CudaLearner(TorchLearner):
     def _capture(self, blanks: list[Step]) -> list[Step]:
         """Capture a graph a batch size, and leave the learner as it was."""
         pool = torch.cuda.graph_pool_handle()  # one for all of them: they never run at the same time
-        fast = torch.backends.cudnn.flags(enabled=True, benchmark=True)
-        with _capturing, self._own_stream(), fast:
+        with _capturing, self._own_stream(), _fastest_convolutions():
             before = super().state()
             steps = [Step(blank.rows, blank.crops, self._graph(blank, pool)) for blank in blanks]
             self._optimizer.zero_grad()
@@ -168,3 +167,14 @@ class CudaLearner(TorchLearner):
         if self._stream is not None:
             tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=True)
+
+
+@contextmanager
+def _fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN try its algorithms, each time that it meets a new shape, and keep the fastest."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

@@ -72,7 +72,7 @@ def _hello(silo: Silo, message: RollCall) -> Hello:
         config=plan.config,
         model=digest(silo.learner.initial()).hex(),
         samples=samples,
-        fingerprint=fingerprint(silo.vote_key, plan.run, 0, 0, test, b""),
+        fingerprint=fingerprint(silo.vote_key, plan.run, 0, 0, test, silo.ckks_id),
         public=silo.identity[1],
     )
 

@@ -65,9 +65,9 @@ class Desk:
         """One exchange. Returns who answered well; who did not is named in the line, with the reason."""
         packed = {id(message): pack(message) for message in messages.values()}
         frames = {client: packed[id(message)] for client, message in messages.items()}
-        # A Begin brings the aggregate of the round before it, and is counted there.
-        paying = self.state.pending or line
         for client, message in messages.items():
+            # A Begin brings the aggregate of the round before it, and is counted there.
+            paying = (self.state.pending or line) if isinstance(message, Begin) else line
             _count_into(paying.bytes_down, sizes(message, frames[client]))
         waiting, answered = set(messages), []
         reply = yield Exchange(frames)

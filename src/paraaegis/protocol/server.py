@@ -39,7 +39,7 @@ def _roll_call(desk: Desk) -> Steps:
         raise ProtocolError(f"not everyone joined: {missing}")
     same({client: hello.config for client, hello in hellos.items()}, "configurations", plan.config)
     same({client: hello.model for client, hello in hellos.items()}, "first models")
-    same({client: hello.fingerprint for client, hello in hellos.items()}, "secret orders")
+    same({client: hello.fingerprint for client, hello in hellos.items()}, "secret orders or CKKS keys")
     samples = {client: hellos[client].samples for client in plan.clients}
     if state.samples not in ({}, samples):
         raise ProtocolError(f"clients came back with other sample counts: {state.samples} became {samples}")

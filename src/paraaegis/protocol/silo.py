@@ -33,6 +33,7 @@ class Silo:
     vote_key: bytes = field(repr=False)
     noise: Draw
     votes: Draw
+    ckks_id: bytes = b""
     once: Once = field(default_factory=Once)
     identity: tuple[bytes, bytes] = field(default_factory=new_pair, repr=False)  # private and public, for shares
 
