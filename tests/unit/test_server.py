@@ -98,7 +98,7 @@ def other_config(playing):
     [
         (other_model, "first models"),
         (other_length, "first models"),
-        (other_key, "secret orders"),
+        (other_key, "secret orders or CKKS keys"),
         (other_config, "configurations"),
     ],
 )

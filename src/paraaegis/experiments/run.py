@@ -67,6 +67,10 @@ def _run(
     on_line: OnLine,
     save_model: SaveModel | None,
 ) -> Result:
+    least = max(1, config.federation.min_samples)
+    for name, learner in learners.items():
+        if learner.samples < least:
+            raise ConfigError(f"{name} has {learner.samples} samples, federation.min_samples asks for {least}")
     check(config, learners, next(iter(learners)))
     folder = RunFolder(out)
     with folder.claimed(config, fresh):

@@ -57,9 +57,6 @@ def check(config: Config, learners: Mapping[str, Learner], evaluator: str) -> Pl
     method, plan = find_method(config.protect.method), make_plan(config, learners, evaluator)
     if odd := [name for name in learners if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:
         raise ConfigError(f"a client's name has letters, digits, '.', '_' and '-', got {odd[0]!r}")
-    if few := [name for name, learner in learners.items() if learner.samples < max(1, plan.min_samples)]:
-        samples = learners[few[0]].samples
-        raise ConfigError(f"{few[0]} has {samples} samples, federation.min_samples asks for {max(1, plan.min_samples)}")
     chosen = profile(config.protect.profile)
     if method.encrypts and plan.sampled > chosen.max_clients:
         raise ConfigError(
