@@ -80,7 +80,7 @@ class Privacy(Section, frozen=True):
     delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
     clip: Positive = 1.0  # θ
     calibration: Literal["paper", "tight"] = "paper"
-    unit: Literal["client"] = "client"
+    unit: Literal["client", "client-replace"] = "client"  # tight: a client missing, or replaced by another
     noise: Literal["seeded", "secret"] = "seeded"  # seeded: a simulation that can be replayed, no guarantee
     colluders: Count = 1  # lwe-secagg: clients assumed to know their own share of the noise and tell it
     vary: Annotated[float, Meta(gt=0, le=1)] = 0.9  # varying-dp: the noise's geometric ratio a round

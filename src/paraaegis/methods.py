@@ -15,6 +15,7 @@ from paraaegis.crypto.shamir import thresholds
 from paraaegis.errors import ConfigError
 from paraaegis.privacy.calibrate import remark_multiplier, remark_sensitivity, tight_multiplier, varying
 from paraaegis.privacy.gaussian import Gaussian
+from paraaegis.privacy.guarantee import sensitivity
 from paraaegis.protocol.combine import CkksSum, GridSum, ParallelSum, ServerHalf
 from paraaegis.protocol.lwe_round import LweHalf
 from paraaegis.protocol.protect import Ckks, ClientHalf, Guard, Parallel, Plain, Whole
@@ -161,7 +162,8 @@ def noise(config: Config) -> Gaussian:
 def _sigma(config: Config) -> float:
     privacy, federation = config.privacy, config.federation
     if privacy.calibration == "tight":
-        return privacy.clip * tight_multiplier(privacy.epsilon, privacy.delta, federation.rounds)
+        change = sensitivity(privacy.clip, privacy.unit)
+        return change * tight_multiplier(privacy.epsilon, privacy.delta, federation.rounds)
     if federation.min_samples < 1:
         raise ConfigError("calibration 'paper' needs federation.min_samples, the smallest client's data size")
     multiplier = remark_multiplier(privacy.epsilon, privacy.delta, federation.rounds, federation.fraction)

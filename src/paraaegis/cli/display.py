@@ -15,6 +15,7 @@ from rich.table import Table
 
 from paraaegis.experiments.compare import Table as Comparison
 from paraaegis.experiments.compare import by_label, cells_text, headers, splits_of
+from paraaegis.experiments.promise import Promise
 from paraaegis.experiments.run import Result
 from paraaegis.protocol.state import Line
 
@@ -107,3 +108,23 @@ def show_table(comparison: Comparison, folder: Path) -> None:
     console.print("Efficiency = 100 · accuracy / seconds. MB: all clients together, a round.", highlight=False)
     for name in ("table.md", "table.json", "plot.png"):
         sys.stdout.write(f"{folder / name}\n")
+
+
+def show_promise(promise: Promise) -> None:
+    """A configuration's guarantees and calibrations as two tables."""
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    table = Table(title=f"{promise.method}, noise of calibration {promise.calibration!r}", title_justify="left")
+    for name in ("against", "guarantee", "why"):
+        table.add_column(name)
+    for one in promise.guarantees:
+        epsilon = "" if one.epsilon is None else f"\nε = {one.epsilon:.4g}, δ = {one.delta:g}, unit: {one.unit}"
+        table.add_row(one.adversary, one.kind + epsilon, one.why)
+    console.print(table)
+    if promise.seeded:
+        console.print("Seeded noise is a simulation: whoever knows the seed can take it off. Set privacy.noise=secret.")
+    noise = Table(title="The same budget under each calibration", title_justify="left")
+    for name in ("calibration", "sensitivity Δ", "noise multiplier σ/Δ", "σ a coordinate"):
+        noise.add_column(name, justify="left" if name == "calibration" else "right")
+    for row in promise.calibrations:
+        noise.add_row(row.name, f"{row.sensitivity:.4g}", f"{row.noise_multiplier:.4f}", f"{row.sigma:.4g}")
+    console.print(noise)

@@ -1,7 +1,7 @@
 """Local training on CUDA: each step is one captured graph, each client has a stream of its own.
 
-A step of ResNet-18 is some three hundred small kernels. Launched one by one they leave the GPU waiting for
-Python; replayed as a graph, with the graphs of several clients side by side, they fill it.
+A step of ResNet-18 is 365 small kernels. Launched one by one they leave the GPU waiting for Python; replayed
+as a graph, with the graphs of several clients side by side, they fill it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class CudaLearner(TorchLearner):
     def _capture(self, blanks: list[Step]) -> list[Step]:
         """Capture a graph a batch size, and leave the learner as it was."""
         pool = torch.cuda.graph_pool_handle()  # one for all of them: they never run at the same time
-        with _capturing, self._own_stream(), _fastest_convolutions():
+        with _capturing, self._own_stream():
             before = super().state()
             steps = [Step(blank.rows, blank.crops, self._graph(blank, pool)) for blank in blanks]
             self._optimizer.zero_grad()
@@ -127,17 +127,20 @@ class CudaLearner(TorchLearner):
         return steps
 
     def _graph(self, step: Step, pool: Any) -> torch.cuda.CUDAGraph:
-        self._model.train()
-        for group in self._optimizer.param_groups:
-            group["capturable"] = False  # or the first steps below warn that they are not captured
-        for _ in range(WARM_UP):
-            self._learn(step)
-        for group in self._optimizer.param_groups:
-            group["capturable"] = True
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"):
-            self._learn(step)
+        with _algorithms_tried(len(step.rows) == self._batch):  # seconds, which a rest is not worth
+            self._model.train()
+            self._allow_capture(False)  # or torch warns of the steps that are not captured
+            for _ in range(WARM_UP):
+                self._learn(step)
+            self._allow_capture(True)
+            with torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"):
+                self._learn(step)
         return graph
+
+    def _allow_capture(self, allowed: bool) -> None:
+        for group in self._optimizer.param_groups:
+            group["capturable"] = allowed  # Adam asks for it; being fused, it computes the same either way
 
     def _logits(self, images: Tensor) -> Tensor:
         images = images.to(self._dtype, memory_format=torch.channels_last)
@@ -170,10 +173,10 @@ class CudaLearner(TorchLearner):
 
 
 @contextmanager
-def _fastest_convolutions() -> Iterator[None]:
-    """Let cuDNN try its algorithms, each time that it meets a new shape, and keep the fastest."""
+def _algorithms_tried(wanted: bool) -> Iterator[None]:
+    """Let cuDNN time its algorithms when it meets a new shape and keep the fastest, rather than guess."""
     before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = wanted
     try:
         yield
     finally:

@@ -8,7 +8,9 @@ expects.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
+import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
@@ -17,7 +19,7 @@ from paraaegis.errors import PrivacyError
 
 def delta_of(epsilon: float, mu: float) -> float:
     """δ(ε; μ) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), exact for composed Gaussians of total μ."""
-    return float(ndtr(-epsilon / mu + mu / 2) - math.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2)))
+    return float(ndtr(-epsilon / mu + mu / 2) - np.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2)))
 
 
 def mu_of(epsilon: float, delta: float) -> float:
@@ -28,6 +30,33 @@ def mu_of(epsilon: float, delta: float) -> float:
         return float(brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-9, 1e4, xtol=1e-12, rtol=1e-12))
     except (ValueError, OverflowError) as error:
         raise PrivacyError(f"no Gaussian noise can be accounted for ε = {epsilon}, δ = {delta}; lower ε") from error
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """The smallest ε that holds with δ for composed Gaussians of total μ; thousands where μ is large."""
+    if mu <= 0:
+        return 0.0
+    high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1  # zero-concentrated DP's bound, never exceeded
+    if delta_of(0.0, mu) <= delta:
+        return 0.0
+    return float(brentq(lambda epsilon: delta_of(epsilon, mu) - delta, 0.0, high, xtol=1e-9, rtol=1e-12))
+
+
+def rdp_multiplier(epsilon: float, delta: float, rounds: int) -> float:
+    """Noise over sensitivity by Rényi accounting, for comparison: looser than exact accounting."""
+    from dp_accounting import GaussianDpEvent, SelfComposedDpEvent, calibrate_dp_mechanism
+    from dp_accounting.rdp import RdpAccountant
+
+    return float(
+        calibrate_dp_mechanism(
+            RdpAccountant, lambda sigma: SelfComposedDpEvent(GaussianDpEvent(sigma), rounds), epsilon, delta
+        )
+    )
+
+
+def composed_mu(sensitivity: float, sigmas: Iterable[float]) -> float:
+    """μ = Δ·√(Σ 1/σ_t²) of Gaussian releases of one sensitivity."""
+    return sensitivity * math.sqrt(sum(sigma**-2 for sigma in sigmas))
 
 
 def tight_multiplier(epsilon: float, delta: float, rounds: int) -> float:

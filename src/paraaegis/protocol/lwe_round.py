@@ -23,6 +23,7 @@ from paraaegis.crypto.streams import system
 from paraaegis.errors import CryptoError, ProtocolError
 from paraaegis.grid import STEP, from_grid, iterate_grid, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
+from paraaegis.privacy.guarantee import Exposure
 from paraaegis.protocol.combine import expect_kind
 from paraaegis.protocol.desk import Desk, Steps, same
 from paraaegis.protocol.messages import Message, Reported, ShareSum, Survivors, Upload, Where, expect
@@ -41,6 +42,11 @@ class LweHalf:
     colluders: int
     group: bytes = field(repr=False)
     votes: bool = False
+
+    @property
+    def exposures(self) -> tuple[Exposure, ...]:
+        """The server unmasks the noised sum and nothing else; clients get it from there."""
+        return (Exposure(server="noised", clients="noised"),)
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """Clip, weigh, scale, round; mask with a fresh secret and add the error; seal the secret's shares."""

@@ -16,6 +16,7 @@ from paraaegis.crypto.ckks import Secret
 from paraaegis.errors import ProtocolError
 from paraaegis.grid import from_grid, grid_of, pack_grid, slices, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
+from paraaegis.privacy.guarantee import Exposure, Seen
 from paraaegis.protocol.combine import expect_kind, expect_length
 from paraaegis.protocol.partition import Partition
 from paraaegis.types import Blob, Grid, Payload, Vector
@@ -54,6 +55,10 @@ class Protected:
 class Carrier(Protocol):
     """How a guard's grid steps travel."""
 
+    @property
+    def hides(self) -> bool:
+        """Whether the server cannot read them."""
+
     def pack(self, steps: Grid, clients: int) -> Payload:
         """The steps of one client as bytes."""
 
@@ -63,6 +68,8 @@ class Carrier(Protocol):
 
 class Plain:
     """Grid steps as they are."""
+
+    hides = False
 
     def pack(self, steps: Grid, clients: int) -> Payload:  # noqa: ARG002
         """4 bytes a value, 8 in chunks with large ones."""
@@ -79,6 +86,7 @@ class Ckks:
     """Grid steps under CKKS: exact on the profile's grid."""
 
     secret: Secret
+    hides: bool = True
 
     def pack(self, steps: Grid, clients: int) -> Payload:
         """Fresh, seeded, symmetric ciphertexts."""
@@ -104,6 +112,12 @@ class Guard:
             return grid_of((values[where] for where in slices(values.size)), values.size, turn.weight)
         return grid_of(self.gaussian.perturb(values, turn.number, turn.rng), values.size, turn.weight)
 
+    @property
+    def exposure(self) -> Exposure:
+        """Who sees what of the values that this guard sends."""
+        inner: Seen = "clear" if self.gaussian is None else "noised"
+        return Exposure(server="hidden" if self.carrier.hides else inner, clients=inner)
+
     def kept(self, values: Vector) -> Vector | None:
         """What clipping takes away from `values`."""
         if self.gaussian is None or not self.feedback:
@@ -118,6 +132,10 @@ class ClientHalf(Protocol):
     def votes(self) -> bool:
         """Whether clients vote on a partition first."""
 
+    @property
+    def exposures(self) -> tuple[Exposure, ...]:
+        """Who sees what of each part of an update."""
+
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """What of this update leaves the client."""
 
@@ -131,6 +149,11 @@ class Whole:
 
     guard: Guard
     votes: bool = False
+
+    @property
+    def exposures(self) -> tuple[Exposure, ...]:
+        """See ClientHalf."""
+        return (self.guard.exposure,)
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """See ClientHalf."""
@@ -149,6 +172,12 @@ class Parallel:
     inside: Guard
     outside: Guard | None
     votes: bool = True
+
+    @property
+    def exposures(self) -> tuple[Exposure, ...]:
+        """See ClientHalf."""
+        outside = Exposure("nothing", "nothing") if self.outside is None else self.outside.exposure
+        return (self.inside.exposure, outside)
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """See ClientHalf. Lines 13 to 16 of Algorithm 1."""
