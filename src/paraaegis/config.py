@@ -70,6 +70,7 @@ class Protect(Section, frozen=True):
     decay: Annotated[float, Meta(gt=0, le=1)] = 1.0
     strategy: Literal["max", "min", "rand"] = "max"
     profile: str = "precise"
+    carry: bool = False  # noised methods: add what clipping cut off to the next update
     lwe: Literal["ring", "matrix"] = "ring"  # lwe-secagg: which form
 
 

@@ -32,7 +32,7 @@ class Materials:
     @property
     def gaussian(self) -> Guard:
         """Clipped and noised, in clear."""
-        return Guard(Plain(), noise(self.config))
+        return Guard(Plain(), noise(self.config), feedback=self.config.protect.carry)
 
     @property
     def ckks(self) -> Guard:

@@ -133,7 +133,14 @@ def test_a_broken_preset_is_refused_before_any_run(preset, change, what):
 
 
 def test_shipped_presets_are_the_papers_experiments():
-    assert preset_names() == ["paper-clients", "paper-clipping", "paper-strategies", "paper-table1", "quick"]
+    assert preset_names() == [
+        "beyond-table1",
+        "paper-clients",
+        "paper-clipping",
+        "paper-strategies",
+        "paper-table1",
+        "quick",
+    ]
     table1 = cells_of(read_preset("paper-table1"))
     assert len(table1) == 14 * 3
     first = table1[0].config

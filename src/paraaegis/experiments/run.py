@@ -22,6 +22,7 @@ from paraaegis.methods import find_method
 from paraaegis.protocol.desk import Desk
 from paraaegis.protocol.state import Line, ServerState
 from paraaegis.types import Learner, Vector
+from paraaegis.version import __version__
 
 OnLine = Callable[[Line], None]
 SaveModel = Callable[[Path, Vector], None]
@@ -133,10 +134,10 @@ def summarise(config: Config, folder: RunFolder) -> Result:
 
 def machine() -> dict[str, Any]:
     """Where a result was made."""
-    packages = ("paraaegis", "numpy", "torch", "tenseal")
     return {
+        "paraaegis": __version__,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "cores": str(os.cpu_count()),
-        **{name: version(name) for name in packages},
+        **{name: version(name) for name in ("numpy", "torch", "tenseal")},
     }

@@ -65,7 +65,6 @@ class CudaLearner(TorchLearner):
 
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
         """Run all epochs of round `number` from `weights`; return the new model and the mean `loss`."""
-        check_length(weights, self._initial.size)
         drawn = list(self._draw(number))
         rows, crops = (np.concatenate(part) for part in zip(*drawn, strict=True))
         sizes = [len(part) for part, _ in drawn]
