@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from paraaegis.crypto.ckks import CipherSum, Secret, new_key
-from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import PROFILES
 from paraaegis.engines.spool import spooled
 from paraaegis.types import Blob
@@ -30,7 +30,7 @@ PROFILE = PROFILES["precise"]
 def make(path: Path, length: int) -> None:
     """Encrypt one client's update and keep it: sizes first, then the chunks."""
     steps = np.random.default_rng(0).integers(-(2**16), 2**16, length)
-    with Pool() as pool:
+    with SecretPool() as pool:
         chunks = Secret(PROFILE, new_key(PROFILE), pool).encrypt(steps, 20)
     path.with_suffix(".sizes").write_text(json.dumps([len(chunk) for chunk in chunks]))
     with path.open("wb") as file:

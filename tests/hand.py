@@ -50,7 +50,7 @@ class Hand:
         return Elected(where=self.plan.where(number, attempt), positions=pack_positions(tally.elect()))
 
     def finish(self, *aggregates: Aggregate) -> Finish:
-        return Finish(where=self.plan.where(self.plan.rounds), aggregates=aggregates)
+        return Finish(where=self.plan.where(self.plan.rounds), total=self.total, aggregates=aggregates)
 
     def round(
         self,

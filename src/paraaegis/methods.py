@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from paraaegis.config import Config
 from paraaegis.crypto.ckks import Secret, profile
 from paraaegis.crypto.keys import FederationKeys, derive
-from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.shamir import thresholds
 from paraaegis.errors import ConfigError
 from paraaegis.privacy.calibrate import remark_multiplier, remark_sensitivity, tight_multiplier, varying
@@ -27,7 +27,7 @@ class Materials:
 
     config: Config
     keys: FederationKeys
-    pool: Pool | None = None
+    pool: SecretPool | None = None
 
     @property
     def gaussian(self) -> Guard:

@@ -23,6 +23,6 @@ class Purpose(IntEnum):
     AUGMENT = 7
 
 
-def stream(seed: int, purpose: Purpose, client: int = 0, number: int = 0) -> np.random.Generator:
-    """The generator of this seed, purpose, client and round `number`."""
-    return np.random.default_rng([seed, client, number, int(purpose)])
+def stream(seed: int, purpose: Purpose, client: int = 0, number: int = 0, attempt: int = 0) -> np.random.Generator:
+    """The generator of this seed, purpose, client, round `number` and attempt at it."""
+    return np.random.default_rng([seed, client, number, int(purpose), *([attempt] if attempt else [])])

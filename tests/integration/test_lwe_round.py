@@ -10,6 +10,7 @@ from paraaegis.protocol.desk import Desk, Reply
 from paraaegis.protocol.messages import Begin, ShareSum, Survivors, Upload, pack, unpack
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
+from paraaegis.types import Blob
 from toy import configure, learners_of, play, wired_of
 
 SETTINGS = ("protect.method=lwe-secagg", "privacy.epsilon=1.0", "privacy.clip=1.0", "privacy.calibration=tight")
@@ -175,10 +176,71 @@ def test_a_share_sealed_without_the_clients_group_secret_is_refused():
         )
 
 
-def test_secret_and_error_are_fresh_for_every_upload():
-    updates = np.zeros((4, 200), dtype=np.float32)
-    first, second = (play(updates, *SETTINGS, "privacy.noise=secret").model for _ in range(2))
-    assert (first != second).any()
+def test_secret_and_error_are_fresh_for_every_attempt(monkeypatch):
+    noise, secrets = recorded_noise(monkeypatch), []
+    from paraaegis.protocol import lwe_round
+
+    real = lwe_round.share
+    monkeypatch.setattr(lwe_round, "share", lambda secret, *rest: secrets.append(secret) or real(secret, *rest))
+    learners = learners_of(np.zeros((4, 200), dtype=np.float32))
+    wired = wired_of(configure(*SETTINGS, "federation.clients=4", "federation.rounds=1"), learners)
+    silo = wired.silos["client-0"]
+    publics = {name: other.identity[1] for name, other in wired.silos.items()}
+    state = client.start(silo)
+    for attempt in range(2):
+        begin = Begin(where=wired.plan.where(1, attempt), total=40, aggregates=(), heaviest=10, publics=publics)
+        state, _ = client.step(silo, state, begin)
+    assert (noise[0] != noise[1]).any()
+    assert (secrets[0] != secrets[1]).any()
+
+
+def test_a_server_that_names_fewer_members_is_refused():
+    """Fewer holders would lower the number of shares that reveal a secret."""
+    wired, wire = sent(rng.normal(size=(4, 50)).astype(np.float32))
+    publics = {name: silo.identity[1] for name, silo in list(wired.silos.items())[:3]}
+    begin = Begin(where=wired.plan.where(1, 1), total=40, aggregates=(), heaviest=10, publics=publics)
+    with pytest.raises(ProtocolError, match="has the members"):
+        client.step(wired.silos["client-0"], wire.states["client-0"], begin)
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"123", bytes(8)])
+def test_a_malformed_share_sum_drops_its_client_and_not_the_run(spoilt):
+    updates = rng.normal(size=(4, 300)).astype(np.float32)
+    learners = learners_of(updates)
+    config = configure(*SETTINGS, "federation.clients=4", "federation.quorum=3", "federation.rounds=1")
+    wired = wired_of(config, learners)
+    honest, lines = Wire(wired), []
+
+    def carry(exchange):
+        for reply in honest(exchange):
+            if reply.client == "client-1" and isinstance(unpack(reply.frames), ShareSum):
+                yield Reply("client-1", pack(ShareSum(where=wired.plan.where(1), row=Blob(spoilt))))
+            else:
+                yield reply
+
+    drive(serve(Desk(wired.plan, wired.server, ServerState())), carry, lines.append, lambda _: None)
+    assert "share sum" in lines[0].dropped["client-1"]
+    assert len(lines[0].clients) == 4
+
+
+def test_a_wrong_share_sum_aborts_the_round_and_not_the_run():
+    learners = learners_of(rng.normal(size=(4, 300)).astype(np.float32))
+    config = configure(*SETTINGS, "federation.clients=4", "federation.quorum=3", "federation.rounds=1")
+    wired = wired_of(config, learners)
+    honest, lines = Wire(wired), []
+
+    def carry(exchange):
+        for reply in honest(exchange):
+            message = unpack(reply.frames)
+            if reply.client == "client-1" and isinstance(message, ShareSum):
+                row = bytearray(message.row.view)
+                row[0] ^= 1
+                message = ShareSum(where=message.where, row=Blob(row))
+            yield Reply(reply.client, pack(message))
+
+    drive(serve(Desk(wired.plan, wired.server, ServerState())), carry, lines.append, lambda _: None)
+    assert lines[0].clients == []
+    assert not honest.states["client-0"].weights.any()
 
 
 def test_lwe_without_noise_is_refused_before_any_work():

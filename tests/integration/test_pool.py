@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from paraaegis.crypto.ckks import CipherSum, Secret, new_key
-from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import PROFILES
 from paraaegis.errors import CryptoError
 from paraaegis.types import Blob
@@ -23,6 +23,12 @@ LENGTH = 3 * PRECISE.chunk + 5
 
 @pytest.fixture(scope="module")
 def pool():
+    with SecretPool(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def keyless():
     with Pool(2) as pool:
         yield pool
 
@@ -32,9 +38,9 @@ def steps(seed, dtype=np.int64):
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_sums_through_workers_are_exact(pool, dtype):
+def test_sums_through_workers_are_exact(pool, keyless, dtype):
     secret = Secret(PRECISE, KEY, pool)
-    total = CipherSum(PRECISE, LENGTH, pool)
+    total = CipherSum(PRECISE, LENGTH, keyless)
     for seed in range(3):
         total.add(secret.encrypt(steps(seed, dtype), 3))
     np.testing.assert_array_equal(secret.decrypt(total.close(), LENGTH), sum(steps(seed) for seed in range(3)))
@@ -49,9 +55,9 @@ def test_workers_and_one_process_understand_each_other(pool):
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_bad_upload_leaves_the_workers_sums_as_they_were(pool, first):
+def test_a_bad_upload_leaves_the_workers_sums_as_they_were(pool, keyless, first):
     secret = Secret(PRECISE, KEY, pool)
-    total = CipherSum(PRECISE, LENGTH, pool)
+    total = CipherSum(PRECISE, LENGTH, keyless)
     bad = list(secret.encrypt(steps(9), 2))
     bad[2] = Blob(bytes(bad[2].view)[:-1])
     if not first:
@@ -63,9 +69,9 @@ def test_a_bad_upload_leaves_the_workers_sums_as_they_were(pool, first):
     np.testing.assert_array_equal(secret.decrypt(total.close(), LENGTH), steps(0))
 
 
-def test_two_sums_at_once_do_not_mix(pool):
+def test_two_sums_at_once_do_not_mix(pool, keyless):
     secret = Secret(PRECISE, KEY, pool)
-    sums = [CipherSum(PRECISE, LENGTH, pool) for _ in range(2)]
+    sums = [CipherSum(PRECISE, LENGTH, keyless) for _ in range(2)]
     for seed, total in enumerate(sums):
         total.add(secret.encrypt(steps(seed), 2))
     for seed, total in enumerate(sums):
@@ -79,7 +85,7 @@ def test_a_chunk_under_another_key_is_refused_by_name(pool):
 
 
 def test_a_killed_worker_is_an_error_and_not_a_hang():
-    with Pool(2) as pool:
+    with SecretPool(2) as pool:
         secret = Secret(PRECISE, KEY, pool)
         secret.encrypt(steps(0), 2)
         pool._started[0]._process.kill()
@@ -104,9 +110,9 @@ def alive(pid):
 SCRIPT = """
 import sys, numpy as np, time
 from paraaegis.crypto.ckks import Secret, new_key
-from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.pool import SecretPool
 from paraaegis.crypto.profiles import PROFILES
-with Pool(2) as pool:
+with SecretPool(2) as pool:
     profile = PROFILES["precise"]
     secret = Secret(profile, new_key(profile), pool)
     steps = np.zeros(3 * profile.chunk, dtype=np.int64)
@@ -134,6 +140,19 @@ def test_workers_end_with_their_parent(how):
 
 
 def test_short_vectors_start_no_process():
-    with Pool(2) as pool:
+    with SecretPool(2) as pool:
         Secret(PRECISE, KEY, pool).encrypt(steps(0)[:100], 2)
         assert not pool._started
+
+
+@pytest.mark.parametrize("operation", ["key", "encrypt", "decrypt"])
+def test_the_servers_workers_take_no_key_and_do_not_decrypt(keyless, operation):
+    with pytest.raises(CryptoError, match="AttributeError"):
+        keyless.submit(0, operation, (), KEY).result()
+
+
+def test_a_worker_imports_nothing_from_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "numpy.py").write_text("raise SystemExit('taken over')")
+    monkeypatch.chdir(tmp_path)
+    with SecretPool(2) as pool:
+        Secret(PRECISE, KEY, pool).encrypt(steps(0), 2)

@@ -1,12 +1,18 @@
 """A fraction of the clients each round; the others catch up."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import ConfigError, ProtocolError
 from paraaegis.methods import METHODS
 from paraaegis.protocol import client
+from paraaegis.protocol.desk import Desk
 from paraaegis.protocol.messages import Begin
+from paraaegis.protocol.once import Once
+from paraaegis.protocol.state import ServerState
 from toy import configure, learners_of, play, wired_of
 
 UPDATES = np.random.default_rng(3).normal(size=(6, 8, 120)).astype(np.float32)
@@ -43,6 +49,22 @@ def test_a_history_too_short_for_the_sampling_is_refused_before_any_work():
 
 def test_a_client_refuses_a_round_whose_past_it_was_not_given():
     wired = wired_of(configure("federation.clients=6", "federation.rounds=8", *HALF), learners_of(UPDATES))
-    silo = wired.silos["client-0"]
+    silo = wired.silos[wired.plan.members(4)[0]]
     with pytest.raises(ProtocolError, match=r"needs the aggregates of rounds 1 to 3, got \[\]"):
         client.step(silo, client.start(silo), Begin(where=wired.plan.where(4), total=60, aggregates=()))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_client_that_was_never_drawn_ends_with_the_same_model(method):
+    """Nothing may be shared in the process that a silo on its own would not have."""
+    settings = (f"protect.method={method}", "federation.fraction=0.34", "federation.history=20", *NOISY)
+    learners = learners_of(UPDATES)
+    config = configure("federation.clients=6", "federation.rounds=2", *settings)
+    wired = wired_of(config, learners)
+    drawn = {client for number in (1, 2) for client in wired.plan.members(number)}
+    assert set(wired.silos) - drawn
+    alone = {name: replace(silo, once=Once()) for name, silo in wired.silos.items()}
+    engine = LocalEngine(alone)
+    engine.run(Desk(wired.plan, wired.server, ServerState()), lambda _: None, lambda _: None)
+    for state in engine.states.values():
+        np.testing.assert_array_equal(state.weights, engine.states["client-0"].weights)

@@ -348,13 +348,13 @@ def test_an_upload_to_a_void_round_returns_whole():
     assert ballot.report.applied == 1
 
 
-def test_a_residual_survives_a_round_that_ended_at_the_vote():
+def test_a_round_that_ended_at_the_vote_returns_all_of_its_update():
     playing = hand(*FEEDBACK)
     first = playing.round(1)
     playing.send(ME, playing.begin(2, first))
-    residual = playing.states[ME].residual.copy()
+    update = playing.states[ME].update.copy()
     playing.send(ME, playing.begin(3, Aggregate(2, 0), train=False))
-    np.testing.assert_array_equal(playing.states[ME].residual, residual)
+    np.testing.assert_array_equal(playing.states[ME].residual, update)
 
 
 def test_a_residual_survives_a_round_without_its_client():

@@ -205,7 +205,7 @@ def test_bytes_are_counted_under_the_kind_of_their_part():
 
 
 def test_an_empty_finish_is_a_header_alone():
-    message = Finish(where=where(), aggregates=())
+    message = Finish(where=where(), total=1, aggregates=())
     assert list(sizes(message, pack(message))) == ["header"]
 
 

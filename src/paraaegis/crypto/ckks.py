@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from paraaegis.crypto.chunks import key_id_of, paired
-from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import PROFILES, Profile, fitting, profile
 from paraaegis.crypto.seal import ChunkSecret, ChunkSums, new_key
 from paraaegis.errors import CryptoError, UpdateError
@@ -23,7 +23,7 @@ __all__ = ["PROFILES", "CipherSum", "Profile", "Secret", "check_reach", "new_key
 class Secret:
     """The client's side: encrypts its own values, decrypts sums."""
 
-    def __init__(self, profile: Profile, key: bytes, pool: Pool | None = None) -> None:
+    def __init__(self, profile: Profile, key: bytes, pool: SecretPool | None = None) -> None:
         self.profile = profile
         self._chunks, self._key, self._pool = ChunkSecret(profile, key), key, pool
 
@@ -61,7 +61,7 @@ class Secret:
             steps[where] = part
         return steps
 
-    def _sharing(self, chunks: int) -> Pool | None:
+    def _sharing(self, chunks: int) -> SecretPool | None:
         if self._pool is None or not self._pool.worth(chunks):
             return None
         self._pool.know(self.id, self.profile.name, self._key)

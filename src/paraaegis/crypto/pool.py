@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from paraaegis.crypto.profiles import PROFILES
 from paraaegis.crypto.worker import read_frame, write_frame
@@ -33,16 +33,20 @@ SMALL = 2  # chunks: vectors of no more than this gain nothing from a second pro
 
 
 class Pool:
-    """Up to `workers` processes; one or none means that the work is done where it is asked for."""
+    """Up to `workers` processes; one means that the work is done where it is asked for.
+
+    This is the server's: its workers add and hold no key. They refuse one, and to encrypt or decrypt.
+    """
+
+    kind = "sums"
 
     def __init__(self, workers: int = 0) -> None:
         self.workers = workers or os.cpu_count() or 1
         self._lock = threading.Lock()
         self._started: list[_Worker] = []
-        self._known: set[bytes] = set()
         self._ids = itertools.count()
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -69,16 +73,6 @@ class Pool:
         while waiting:
             yield waiting.popleft().result()
 
-    def know(self, key_id: bytes, profile: str, key: bytes) -> None:
-        """Give every worker a secret key, once."""
-        workers = self._running()
-        with self._lock:
-            if key_id in self._known:
-                return
-            self._known.add(key_id)
-        for future in [worker.submit("key", (profile,), key) for worker in workers]:
-            future.result()
-
     def new_sum(self, owner: object) -> int:
         """An id for sums kept by the workers, forgotten when their owner is."""
         sum_id = next(self._ids)
@@ -92,26 +86,52 @@ class Pool:
     def _running(self) -> list[_Worker]:
         with self._lock:
             if not self._started:
-                self._started = [_Worker() for _ in range(self.workers)]
+                self._started = [_Worker(self.kind) for _ in range(self.workers)]
             return self._started
 
     def close(self) -> None:
         """End the workers; work that waits is dropped."""
         with self._lock:
-            started, self._started, self._known = self._started, [], set()
+            started, self._started = self._started, []
         for worker in started:
             worker.close()
+
+
+class SecretPool(Pool):
+    """The clients' pool: its workers also take keys, encrypt and decrypt."""
+
+    kind = "secrets"
+
+    def __init__(self, workers: int = 0) -> None:
+        super().__init__(workers)
+        self._known: set[bytes] = set()
+
+    def know(self, key_id: bytes, profile: str, key: bytes) -> None:
+        """Give every worker a secret key, once."""
+        workers = self._running()
+        with self._lock:
+            if key_id in self._known:
+                return
+            self._known.add(key_id)
+        for future in [worker.submit("key", (profile,), key) for worker in workers]:
+            future.result()
+
+    def close(self) -> None:
+        """End the workers, and with them every copy of a key."""
+        super().close()
+        self._known.clear()
 
 
 class _Worker:
     """One process, its arena and the thread that feeds it."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         self._tasks: queue.SimpleQueue[tuple[Future[bytes], str, Sequence[Any], Buffer] | None] = queue.SimpleQueue()
         with tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:  # noqa: S108, PTH112
             file.truncate(ARENA)
             self._arena = mmap.mmap(file.fileno(), ARENA)
-            command = [sys.executable, "-m", "paraaegis.crypto.worker", str(file.fileno()), str(ARENA)]
+            # -P: nothing is imported from the working folder into a process that may hold a key
+            command = [sys.executable, "-P", "-m", "paraaegis.crypto.worker", kind, str(file.fileno()), str(ARENA)]
             self._process = subprocess.Popen(  # noqa: S603 — our own module
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file.fileno()]
             )

@@ -20,26 +20,11 @@ from paraaegis.errors import CryptoError
 from paraaegis.types import Buffer
 
 
-class Bench:
-    """The worker's secrets and sums, by id."""
+class Sums:
+    """A keyless worker's sums, by id."""
 
     def __init__(self) -> None:
-        self._secrets: dict[bytes, ChunkSecret] = {}
         self._sums: dict[int, ChunkSums] = {}
-
-    def key(self, data: Buffer, name: str) -> bytes:
-        """Take up a secret key."""
-        secret = ChunkSecret(profile(name), bytes(data))
-        self._secrets[secret.id] = secret
-        return b""
-
-    def encrypt(self, data: Buffer, key_id: bytes, index: int) -> bytes:
-        """Encrypt the steps of a chunk."""
-        return self._secrets[key_id].encrypt(index, np.frombuffer(data, dtype=np.int64))
-
-    def decrypt(self, data: Buffer, key_id: bytes, index: int, count: int) -> bytes:
-        """Decrypt a chunk to its steps."""
-        return self._secrets[key_id].decrypt(index, data, count).tobytes()
 
     def merge(
         self, data: Buffer, sum_id: int, name: str, index: int, count: int, key_id: bytes, subtract: bool
@@ -58,6 +43,30 @@ class Bench:
         return b""
 
 
+class Secrets:
+    """A client's worker: its secret keys, by id."""
+
+    def __init__(self) -> None:
+        self._secrets: dict[bytes, ChunkSecret] = {}
+
+    def key(self, data: Buffer, name: str) -> bytes:
+        """Take up a secret key."""
+        secret = ChunkSecret(profile(name), bytes(data))
+        self._secrets[secret.id] = secret
+        return b""
+
+    def encrypt(self, data: Buffer, key_id: bytes, index: int) -> bytes:
+        """Encrypt the steps of a chunk."""
+        return self._secrets[key_id].encrypt(index, np.frombuffer(data, dtype=np.int64))
+
+    def decrypt(self, data: Buffer, key_id: bytes, index: int, count: int) -> bytes:
+        """Decrypt a chunk to its steps."""
+        return self._secrets[key_id].decrypt(index, data, count).tobytes()
+
+
+BENCHES: dict[str, type[Sums | Secrets]] = {"sums": Sums, "secrets": Secrets}
+
+
 def write_frame(stream: BinaryIO, value: Any) -> None:
     """Send one message over a pipe."""
     body = msgspec.msgpack.encode(value)
@@ -73,10 +82,10 @@ def read_frame(stream: BinaryIO) -> Any:
     return msgspec.msgpack.decode(stream.read(int.from_bytes(size, "little")))
 
 
-def serve(descriptor: int, size: int) -> None:
-    """Answer requests until there are no more."""
+def serve(kind: str, descriptor: int, size: int) -> None:
+    """Answer requests of one kind until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    bench, arena = Bench(), mmap.mmap(descriptor, size)
+    bench, arena = BENCHES[kind](), mmap.mmap(descriptor, size)
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     while (request := read_frame(requests)) is not None:
         operation, arguments, count = request
@@ -91,4 +100,4 @@ def serve(descriptor: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), int(sys.argv[2]))
+    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.ckks import CipherSum, Secret, new_key, profile
-from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.errors import ConfigError
 from paraaegis.grid import STEP, to_grid
 
@@ -101,8 +101,9 @@ def measure_here(name: str, values: str, peers: str) -> None:
 
 def _ours(name: str, data: NDArray[np.float64]) -> dict[str, float]:
     chosen = profile(name.removesuffix("-all-cores"))
-    with Pool(0 if name.endswith("-all-cores") else 1) as pool:
-        secret = Secret(chosen, new_key(chosen), pool)
+    workers = 0 if name.endswith("-all-cores") else 1
+    with SecretPool(workers) as secrets, Pool(workers) as pool:
+        secret = Secret(chosen, new_key(chosen), secrets)
         secret.encrypt(to_grid(data[0]), CLIENTS)  # starts the workers
         total = CipherSum(chosen, data.shape[1], pool)
         return _timed(

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from paraaegis.config import Config, make_config
-from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.shuffle import secret_order
 from paraaegis.crypto.streams import system
 from paraaegis.experiments.wire import make_keys, resolve, wire
@@ -125,10 +125,10 @@ def bench_round(
         combine_seconds={},
         order_seconds=_best(lambda: secret_order(bytes(32), 1, "bench", 1, 0, length), repeats),
     )
-    with Pool() as pool:
+    with SecretPool() as secrets, Pool() as pool:
         for ratio in RATIOS:
             progress(f"r = {ratio:g}")
-            silo, open_sum = _silo(ratio, length, pool)
+            silo, open_sum = _silo(ratio, length, (secrets, pool))
             runs = [_one_round(silo, open_sum, update) for _ in range(repeats)]
             phases = {phase: min(run[phase] for run in runs) for phase in runs[0]}
             bench.combine_seconds[str(ratio)] = phases.pop("combine")
@@ -137,13 +137,13 @@ def bench_round(
     return bench
 
 
-def _silo(ratio: float, length: int, pool: Pool) -> tuple[Silo, Callable[[], Sum]]:
+def _silo(ratio: float, length: int, pools: tuple[SecretPool, Pool]) -> tuple[Silo, Callable[[], Sum]]:
     """A client of ten, with secret noise as in deployment."""
     settings = [f"protect.ratio={ratio}", "privacy.noise=secret", f"federation.clients={CLIENTS}"]
     config: Config = resolve(make_config({}, settings), [_Still.samples])
     still = _Still(length)
     learners = {f"client-{index}": still for index in range(CLIENTS)}
-    wired = wire(config, learners, make_keys(config), "client-0", pool)
+    wired = wire(config, learners, make_keys(config), "client-0", pools)
     return wired.silos["client-0"], lambda: wired.server.open(length, wired.plan.k(1))
 
 

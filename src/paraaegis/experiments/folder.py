@@ -2,7 +2,7 @@
 
     config.toml       what was run, every default filled in
     rounds.jsonl      one line a round
-    checkpoint.npz    what a resumed run needs; removed when the run is complete
+    checkpoint.npz    what a resumed run needs, readable by its owner alone; removed when the run is complete
     keys              the clients' secrets while the run goes on, readable by its owner alone
     model.pt          the final model, for plain torch
     result.json       the summary; its presence says that the run is complete
@@ -108,7 +108,7 @@ class RunFolder:
         for name, (state, learner) in clients.items():
             arrays |= {f"{name}/state/{key}": value for key, value in state.to_arrays().items()}
             arrays |= {f"{name}/learner/{key}": value for key, value in learner.items()}
-        write_whole(self.checkpoint, lambda file: np.savez(file, allow_pickle=False, **arrays))
+        write_whole(self.checkpoint, lambda file: np.savez(file, allow_pickle=False, **arrays), mode=0o600)
 
     def restore(self) -> tuple[ServerState, dict[str, tuple[ClientState, Arrays]]] | None:
         """What `save` saved last, with the lines written after it taken back; None before the first checkpoint."""
@@ -144,7 +144,7 @@ class RunFolder:
 
     def tidy(self) -> None:
         """Remove what a complete run no longer needs, and what a kill left half-written."""
-        for path in (self.checkpoint, self.keys, *self.path.glob("*.partial")):
+        for path in (self.checkpoint, self.keys, *self.path.glob("*.partial"), *self.path.glob("*.tmp")):
             path.unlink(missing_ok=True)
 
     def read_result(self) -> dict[str, Any] | None:
@@ -158,10 +158,11 @@ class RunFolder:
         return result
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+def write_whole(path: Path, write: Callable[[IO[bytes]], object], mode: int = 0o644) -> None:
     """Write a file beside its place, then move it there: it is whole or not there."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         write(file)
         file.flush()
         os.fsync(file.fileno())

@@ -13,7 +13,7 @@ import msgspec
 
 from paraaegis.config import Config
 from paraaegis.crypto.keys import load_keys, save_keys
-from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import ConfigError, RunError
 from paraaegis.experiments.folder import RunFolder
@@ -78,8 +78,8 @@ def _run(
         if (done := folder.read_result()) is not None:
             folder.tidy()
             return msgspec.convert(done, Result)
-        with Pool(config.engine.processes) as pool:
-            weights = _carry_out(config, learners, folder, on_line, pool)
+        with SecretPool(config.engine.processes) as clients_pool, Pool(config.engine.processes) as server_pool:
+            weights = _carry_out(config, learners, folder, on_line, (clients_pool, server_pool))
         if save_model is not None:
             save_model(folder.model, weights)
         result = summarise(config, folder)
@@ -88,14 +88,14 @@ def _run(
 
 
 def _carry_out(
-    config: Config, learners: Mapping[str, Learner], folder: RunFolder, on_line: OnLine, pool: Pool
+    config: Config, learners: Mapping[str, Learner], folder: RunFolder, on_line: OnLine, pools: tuple[SecretPool, Pool]
 ) -> Vector:
     """Run what is left; the final model."""
     stored = folder.restore()
-    if stored is None or not folder.keys.exists():
+    if stored is None:
         save_keys(folder.keys, make_keys(config))
     evaluator = next(iter(learners))
-    wired = wire(config, learners, load_keys(folder.keys), evaluator, pool)
+    wired = wire(config, learners, load_keys(folder.keys), evaluator, pools)
     server, clients = stored if stored is not None else (ServerState(), {})
     if clients and set(clients) != set(learners):
         raise RunError(f"the checkpoint holds {sorted(clients)}, got learners {sorted(learners)}; --fresh starts over")

@@ -13,7 +13,7 @@ import msgspec
 from paraaegis.config import Config
 from paraaegis.crypto.ckks import new_key, profile
 from paraaegis.crypto.keys import FederationKeys, derive, new_vote_key
-from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError
 from paraaegis.methods import Materials, check_shares, find_method, noise
@@ -97,11 +97,16 @@ def make_plan(config: Config, learners: Mapping[str, Learner], evaluator: str) -
 
 
 def wire(
-    config: Config, learners: Mapping[str, Learner], keys: FederationKeys, evaluator: str, pool: Pool | None = None
+    config: Config,
+    learners: Mapping[str, Learner],
+    keys: FederationKeys,
+    evaluator: str,
+    pools: tuple[SecretPool, Pool] | None = None,
 ) -> Wired:
-    """Both halves of a run of a resolved configuration."""
+    """Both halves of a run of a resolved configuration. Each has a pool of its own; only the clients' knows keys."""
+    clients_pool, server_pool = pools or (None, None)
     plan, method = check(config, learners, evaluator), find_method(config.protect.method)
-    half, once = method.client(Materials(config, keys, pool)), Once()
+    half, once = method.client(Materials(config, keys, clients_pool)), Once()
     silos = {
         name: Silo(
             name=name,
@@ -116,11 +121,11 @@ def wire(
         )
         for index, (name, learner) in enumerate(learners.items())
     }
-    return Wired(plan, method.server(config, pool), silos)
+    return Wired(plan, method.server(config, server_pool), silos)
 
 
 def _draw(config: Config, purpose: Purpose, client: int) -> Draw:
     """Streams that can be replayed for a simulation, fresh secret ones otherwise."""
     if config.privacy.noise == "seeded":
-        return lambda number: stream(config.seed, purpose, client, number)
-    return lambda _: system()
+        return lambda number, attempt: stream(config.seed, purpose, client, number, attempt)
+    return lambda _number, _attempt: system()

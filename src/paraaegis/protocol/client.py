@@ -146,6 +146,8 @@ def _survivors(silo: Silo, state: ClientState, message: Survivors) -> tuple[Clie
 def _finish(silo: Silo, state: ClientState, message: Finish) -> tuple[ClientState, Message]:
     where = silo.plan.where(silo.plan.rounds)
     expect(message, Finish, where)
+    _check_total(silo, state, message.total)
+    state = replace(state, total=message.total, heaviest=message.heaviest)
     state, report = _catch_up(silo, state, message.aggregates, silo.plan.rounds, Stopwatch())
     return state, Reported(where=where, report=report)
 
@@ -192,6 +194,15 @@ def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:
             f"{silo.name} answered round {state.number}, attempt {state.attempt} already; it answers each once and "
             f"in order, got round {number}, attempt {attempt}"
         )
+    _check_total(silo, state, message.total)
+    members = silo.plan.members(number)
+    if message.train and silo.name not in members:
+        raise ProtocolError(f"{silo.name} is not drawn for round {number} and does not train in it")
+    if message.publics and tuple(message.publics) != members:
+        raise ProtocolError(f"round {number} has the members {members}, got keys of {tuple(message.publics)}")
+
+
+def _check_total(silo: Silo, state: ClientState, total: int) -> None:
     own = silo.plan.weight(silo.learner.samples)
-    if message.total < own or state.total not in (0, message.total):
-        raise ProtocolError(f"the total weight must be {state.total or f'at least {own}'}, got {message.total}")
+    if total < own or state.total not in (0, total):
+        raise ProtocolError(f"the total weight must be {state.total or f'at least {own}'}, got {total}")

@@ -55,6 +55,11 @@ class Desk:
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}
 
+    @property
+    def weights(self) -> list[int]:
+        """The weights of all enrolled clients."""
+        return [self.plan.weight(samples) for samples in self.state.samples.values()]
+
     def open_line(self, number: int) -> Line:
         """The line of a round that begins now."""
         self._started = time.perf_counter()
@@ -113,7 +118,7 @@ class Desk:
 
     def begins(self, where: Where, members: set[str]) -> dict[str, Message]:
         """The round's first messages: members train, evaluators that are none only report."""
-        weights = [self.plan.weight(samples) for samples in self.state.samples.values()]
+        weights = self.weights
         publics = {client: self.publics[client] for client in sorted(members, key=self.plan.clients.index)}
         return {
             client: Begin(

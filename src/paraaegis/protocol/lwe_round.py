@@ -42,6 +42,7 @@ class LweHalf:
     colluders: int
     group: bytes = field(repr=False)
     votes: bool = False
+    withholds: bool = False
 
     @property
     def exposures(self) -> tuple[Exposure, ...]:
@@ -135,6 +136,7 @@ def serve_lwe_round(desk: Desk, number: int) -> Steps:
     plan, where, line = desk.plan, desk.plan.where(number), desk.open_line(number)
     members = plan.members(number)
     total, form = MaskedSum(plan.length), lwe.FORMS[desk.half.shares]
+    packing = thresholds(len(members), plan.quorum)
     sealed: dict[str, dict[str, Blob]] = {}
     rows: dict[int, NDArray[np.int64]] = {}
     prints: dict[str, str] = {}
@@ -152,7 +154,10 @@ def serve_lwe_round(desk: Desk, number: int) -> Steps:
         desk.note(client, upload.report)
 
     def take_shares(client: str, reply: Message) -> None:
-        rows[members.index(client)] = np.frombuffer(expect(reply, ShareSum, where).row.view, "<u4").astype(np.int64)
+        row = expect(reply, ShareSum, where).row
+        if len(row) != 4 * packing.columns(form.size):
+            raise ProtocolError(f"a share sum has {4 * packing.columns(form.size)} bytes, got {len(row)}")
+        rows[members.index(client)] = np.frombuffer(row.view, "<u4").astype(np.int64)
 
     answered = yield from desk.ask(line, desk.begins(where, set(members)), take_upload)
     yield from desk.conclude(answered, number - 1)
@@ -167,13 +172,17 @@ def serve_lwe_round(desk: Desk, number: int) -> Steps:
         for client in survivors
     }
     yield from desk.ask(line, requests, take_shares)
-    packing = thresholds(len(members), plan.quorum)
     if len(rows) < packing.needed:  # too few shares: nothing can be revealed, and the round is aborted
         desk.combine(line, None, [], None)
         return
-    secret = rebuild(rows, form.size, packing)
-    seed = public_seed(plan.run, number, where.attempt)
-    values = lwe.unmask(total.values, form, seed, secret, len(survivors))
+    try:
+        secret = rebuild(rows, form.size, packing)
+        seed = public_seed(plan.run, number, where.attempt)
+        values = lwe.unmask(total.values, form, seed, secret, len(survivors))
+    except CryptoError as error:  # a wrong share spoils the round, not the run
+        line.dropped["(shares)"] = str(error)
+        desk.combine(line, None, [], None)
+        return
     desk.combine(line, Unmasked(values), survivors, None)
 
 

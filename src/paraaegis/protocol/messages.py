@@ -119,7 +119,9 @@ class ShareSum(Message, frozen=True, tag="share-sum"):
 class Finish(Message, frozen=True, tag="finish"):
     """Server: the last aggregates; the run is over."""
 
+    total: int
     aggregates: tuple[Aggregate, ...]
+    heaviest: int = 0
 
 
 class Reported(Message, frozen=True, tag="reported"):

@@ -133,6 +133,10 @@ class ClientHalf(Protocol):
         """Whether clients vote on a partition first."""
 
     @property
+    def withholds(self) -> bool:
+        """Whether something of an update is kept for the next round."""
+
+    @property
     def exposures(self) -> tuple[Exposure, ...]:
         """Who sees what of each part of an update."""
 
@@ -149,6 +153,11 @@ class Whole:
 
     guard: Guard
     votes: bool = False
+
+    @property
+    def withholds(self) -> bool:
+        """See ClientHalf."""
+        return self.guard.feedback
 
     @property
     def exposures(self) -> tuple[Exposure, ...]:
@@ -172,6 +181,11 @@ class Parallel:
     inside: Guard
     outside: Guard | None
     votes: bool = True
+
+    @property
+    def withholds(self) -> bool:
+        """See ClientHalf."""
+        return self.outside is None or self.outside.feedback
 
     @property
     def exposures(self) -> tuple[Exposure, ...]:

@@ -38,7 +38,7 @@ def train(silo: Silo, state: ClientState, number: int) -> Vector:
 
 def vote(silo: Silo, update: Vector, number: int, attempt: int) -> Blob:
     """Lines 7 and 8: the k largest values of the update, as positions in the secret order."""
-    chosen = select(silo.plan.strategy, update, silo.plan.k(number), silo.votes(number))
+    chosen = select(silo.plan.strategy, update, silo.plan.k(number), silo.votes(number, attempt))
     return cast(chosen, silo.order(number, attempt))
 
 
@@ -53,7 +53,7 @@ def protect(
         heaviest=state.heaviest / state.total,
         partition=partition,
         weight=silo.plan.weight(silo.learner.samples) / state.total,
-        rng=silo.noise(state.number),
+        rng=silo.noise(state.number, state.attempt),
         name=silo.name,
         publics=publics,
     )
@@ -122,7 +122,7 @@ def apply(silo: Silo, state: ClientState, delta: Vector | None, aggregate: Aggre
     """Line 22, and the fate of what was withheld: it stays withheld, or all of it returns if it was not counted."""
     weights = state.weights if delta is None else silo.learner.apply(state.weights, delta)
     residual = state.residual
-    if state.phase == "sent" and state.number == aggregate.number and state.kept is not None:
-        counted = state.attempt == aggregate.attempt and silo.name in aggregate.clients
-        residual = state.kept if counted else state.update
+    if state.number == aggregate.number and silo.half.withholds and state.update is not None:
+        sent = state.phase == "sent" and state.attempt == aggregate.attempt
+        residual = state.kept if sent and silo.name in aggregate.clients else state.update
     return replace(state, weights=weights, residual=residual, applied=aggregate.number)

@@ -57,7 +57,8 @@ def _finish(desk: Desk) -> Steps:
 
     line = desk.state.pending or Line(round=plan.rounds, ratio=0, elected=0)
     finishes: dict[str, Message] = {
-        client: Finish(where=where, aggregates=desk.missed(client)) for client in plan.clients
+        client: Finish(where=where, total=sum(desk.weights), heaviest=max(desk.weights), aggregates=desk.missed(client))
+        for client in plan.clients
     }
     answered = yield from desk.ask(line, finishes, take)
     yield from desk.conclude(answered, plan.rounds)

@@ -16,7 +16,7 @@ from paraaegis.protocol.plan import Plan
 from paraaegis.protocol.protect import ClientHalf
 from paraaegis.types import Learner, Mask, Order, Vector
 
-Draw = Callable[[int], np.random.Generator]
+Draw = Callable[[int, int], np.random.Generator]  # of a round and attempt
 
 
 @dataclass(frozen=True)
