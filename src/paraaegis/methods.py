@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from paraaegis.config import Config
+from paraaegis.crypto import lwe
 from paraaegis.crypto.ckks import Secret, profile
 from paraaegis.crypto.keys import FederationKeys, derive
 from paraaegis.crypto.pool import Pool, SecretPool
@@ -93,6 +94,8 @@ def _shares(config: Config, _pool: Pool | None) -> ServerHalf:
     return ServerHalf(votes=False, open=lambda length, _k: GridSum(length), shares=config.protect.lwe)
 
 
+LARGEST_SIGMA = 1e6
+
 METHODS: dict[str, Method] = {
     "fedavg": Method("no protection; the reference", lambda _: Whole(Guard(Plain())), _grid, noisy=False),
     "dp-fedavg": Method("everything clipped and noised", lambda m: Whole(m.gaussian), _grid),
@@ -137,8 +140,8 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
-def check_shares(config: Config) -> None:
-    """Refuse what lwe-secagg cannot do: no noise, or a quorum that shares cannot serve."""
+def check_shares(config: Config, length: int) -> None:
+    """Refuse what lwe-secagg cannot do: no noise, noise too small to hide, or a quorum that shares cannot serve."""
     if math.isinf(config.privacy.epsilon):
         raise ConfigError("lwe-secagg is secure by its noise: privacy.epsilon must be finite")
     packing = thresholds(config.sampled, config.federation.quorum)
@@ -146,16 +149,27 @@ def check_shares(config: Config) -> None:
         raise ConfigError(
             f"privacy.colluders must be under the quorum {packing.needed}, got {config.privacy.colluders}"
         )
+    gaussian, quorum, colluders = noise(config), config.federation.quorum, config.privacy.colluders
+    for sigma in (min(gaussian.sigmas), max(gaussian.sigmas)):  # weights scale both alike, so they do not matter here
+        lwe.plan(gaussian.clip, sigma, length, config.sampled, quorum, colluders)
 
 
 def noise(config: Config) -> Gaussian:
     """The clipping and noise that a configuration asks for; every client derives it for itself."""
     privacy, rounds = config.privacy, config.federation.rounds
     sigma = 0.0 if math.isinf(privacy.epsilon) else _sigma(config)
+    if sigma > LARGEST_SIGMA:
+        raise ConfigError(
+            f"this budget asks for noise of σ = {sigma:.3g}; beyond {LARGEST_SIGMA:.0e} nothing can be sent"
+        )
     if config.protect.method != "varying-dp" or sigma == 0.0:
         return Gaussian(privacy.clip, (sigma,) * rounds)
     ratio = math.sqrt(privacy.vary) if privacy.vary_scale == "variance" else privacy.vary
     series = varying(sigma, rounds, ratio)
+    if max(series) > LARGEST_SIGMA:
+        raise ConfigError(
+            f"privacy.vary = {privacy.vary} over {rounds} rounds starts with noise of σ = {max(series):.3g}"
+        )
     return Gaussian(privacy.clip, series if privacy.vary_direction == "down" else series[::-1])
 
 

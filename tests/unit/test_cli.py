@@ -74,4 +74,4 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
     monkeypatch.setattr("paraaegis.experiments.run.run", interrupted)
     code, _, err = told(monkeypatch, capsys, "run")
     assert code == 130
-    assert "the same command goes on from the last checkpoint" in err
+    assert "goes on from the last checkpoint" in err

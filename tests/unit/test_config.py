@@ -202,7 +202,7 @@ def another(path, value):
     if path in OTHER:
         return OTHER[path]
     if isinstance(value, bool):
-        return not value
+        return str(not value).lower()
     if isinstance(value, int):
         return value + 1
     if isinstance(value, float):

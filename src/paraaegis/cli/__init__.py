@@ -14,9 +14,9 @@ def main() -> None:
     """Run the command line; an error of ours is one clear line, never a traceback."""
     import click
 
-    from paraaegis.cli.app import app
-
     try:
+        from paraaegis.cli.app import app
+
         # Not standalone: there an error of ours and Ctrl-C would end in typer's words instead of ours.
         code = app(prog_name="paraaegis", standalone_mode=False)
     except ParaAegisError as error:
@@ -24,8 +24,10 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     if code == INTERRUPTED:
-        _end("stopped; the same command goes on from the last checkpoint", INTERRUPTED)
+        _end("stopped; the same command, without --fresh, goes on from the last checkpoint", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 

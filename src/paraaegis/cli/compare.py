@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
@@ -31,18 +32,23 @@ def compare(
     if preset:
         chosen = read_preset(preset)
         title, paper, cells = chosen.title, chosen.paper, cells_of(chosen, settings or [])
-        cells = only(cells, splits or [], rows or [])
+        wanted = only(cells, splits or [], rows or [])
     else:
+        if splits or rows:
+            raise ConfigError("--split and --row choose from a preset; plain configurations are all run")
         title, paper, cells = "Comparison", "", cells_of_files(configs or [], settings or [])
+        wanted = cells
     folder = out or Path("runs") / f"compare-{Path(preset).stem if preset else '-'.join(p.stem for p in configs or [])}"
 
     from paraaegis.cli.display import show_table, shown_rounds
     from paraaegis.experiments.compare import compare as carry_out
     from paraaegis.experiments.plot import plot
+    from paraaegis.experiments.run import OnLine
 
-    table = carry_out(
-        title, paper, cells, folder, fresh, lambda name, rounds: shown_rounds(rounds, name, quiet=as_json)
-    )
+    def shown(name: str, rounds: int) -> AbstractContextManager[OnLine]:
+        return shown_rounds(rounds, name, quiet=as_json)
+
+    table = carry_out(title, paper, cells, folder, fresh, shown, wanted)
     plot(table, folder / "plot.png")
     if as_json:
         sys.stdout.write((folder / "table.json").read_text() + "\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from paraaegis.experiments.compare import Table as Comparison
@@ -55,16 +55,15 @@ def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Calla
         yield _plain(rounds, stream)
         return
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-        TextColumn("{task.fields[now]}"),
-        TimeElapsedColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        BarColumn(bar_width=12),
         TextColumn("left"),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}"),
     )
+    console.print(title, highlight=False)
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(title, total=rounds, now="")
+        task = progress.add_task("", total=rounds, now="")
         yield lambda line: progress.update(task, completed=line.round, now=_line_text(line))
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from paraaegis.experiments.folder import write_whole
+from paraaegis.errors import RunError
+from paraaegis.experiments.folder import RunFolder, write_whole
 from paraaegis.experiments.preset import Cell
-from paraaegis.experiments.run import OnLine, Result, run
+from paraaegis.experiments.run import OnLine, Result, check_names, run
 
 Shown = Callable[[str, int], AbstractContextManager[OnLine]]
 
@@ -38,17 +39,38 @@ class Table(msgspec.Struct, kw_only=True):
     rows: list[TableRow]
 
 
-def compare(title: str, paper: str, cells: Sequence[Cell], out: Path, fresh: bool, shown: Shown) -> Table:
-    """Run every cell that is not done yet; write and return the table."""
-    rows = []
-    for index, cell in enumerate(cells):
-        name = f"{index + 1}/{len(cells)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")
+def compare(
+    title: str,
+    paper: str,
+    cells: Sequence[Cell],
+    out: Path,
+    fresh: bool,
+    shown: Shown,
+    wanted: Sequence[Cell] | None = None,
+) -> Table:
+    """Run every wanted cell that is not done yet (default: all); write and return the table of all that are done."""
+    wanted = cells if wanted is None else wanted
+    _check(wanted, out)
+    for index, cell in enumerate(wanted):
+        name = f"{index + 1}/{len(wanted)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")
         with shown(name, cell.config.federation.rounds) as show:
-            rows.append(row_of(cell, run(cell.config, out / cell.folder, fresh, show)))
+            run(cell.config, out / cell.folder, fresh, show)
+    done = {cell: RunFolder(out / cell.folder).read_result() for cell in cells}
+    rows = [row_of(cell, msgspec.convert(result, Result)) for cell, result in done.items() if result is not None]
     table = Table(title=title, paper=paper, rows=rows)
     write_whole(out / "table.json", lambda file: file.write(msgspec.json.format(msgspec.json.encode(table), indent=2)))
     write_whole(out / "table.md", lambda file: file.write(markdown(table).encode()))
     return table
+
+
+def _check(cells: Sequence[Cell], out: Path) -> None:
+    """Refuse names that do not exist, and a folder of somebody else's, before the first cell runs."""
+    for cell in cells:
+        check_names(cell.config)
+    ours = {"table.json", "table.md", "plot.png", *(cell.folder for cell in cells)}
+    known = (out / "table.json").exists() or any((out / cell.folder / "config.toml").exists() for cell in cells)
+    if out.exists() and not known and (foreign := sorted({path.name for path in out.iterdir()} - ours)):
+        raise RunError(f"{out} is not a comparison's folder: it holds {', '.join(foreign[:5])}; choose another --out")
 
 
 def row_of(cell: Cell, result: Result) -> TableRow:

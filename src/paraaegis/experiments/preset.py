@@ -100,6 +100,10 @@ def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:
                 lines = [tomli_w.dumps({"value": value}).partition("=")[2].strip() for value in changes.values()]
                 assigned = [f"{key}={text}" for key, text in zip(changes, lines, strict=True)]
                 cells.append(Cell(row.label, split, seed, make_config(preset.config, [*assigned, *settings])))
+    return _distinct(cells)
+
+
+def _distinct(cells: list[Cell]) -> list[Cell]:
     if len({cell.folder for cell in cells}) != len(cells):
         raise ConfigError("two cells of a comparison have the same label, split and seed")
     return cells
@@ -113,10 +117,13 @@ def only(cells: list[Cell], splits: Sequence[str], rows: Sequence[str]) -> list[
     return [cell for cell in cells if (not splits or cell.split in splits) and (not rows or cell.label in rows)]
 
 
-def cells_of_files(paths: Iterable[Path], settings: Iterable[str] = ()) -> list[Cell]:
+def cells_of_files(paths: Iterable[Path], settings: Sequence[str] = ()) -> list[Cell]:
     """Plain configurations as cells, labelled by their file's name."""
-    configs = {path.stem: load_config(path, settings) for path in paths}
-    return [Cell(label, split_name(config), config.seed, config) for label, config in configs.items()]
+    cells = []
+    for path in paths:
+        config = load_config(path, settings)
+        cells.append(Cell(path.stem, split_name(config), config.seed, config))
+    return _distinct(cells)
 
 
 def split_name(config: Config) -> str:

@@ -42,7 +42,9 @@ def promise(config: Config) -> Promise:
     gaussian = noise(config) if method.noisy else None
     sigmas = gaussian.sigmas if gaussian else (0.0,)
     change = sensitivity(privacy.clip, privacy.unit)
-    used = remark_sensitivity(privacy.clip, config.federation.min_samples) if privacy.calibration == "paper" else change
+    used = change
+    if gaussian and privacy.calibration == "paper":
+        used = remark_sensitivity(privacy.clip, config.federation.min_samples)
     return Promise(
         method=config.protect.method,
         calibration=privacy.calibration,

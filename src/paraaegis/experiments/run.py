@@ -14,6 +14,7 @@ import msgspec
 from paraaegis.config import Config
 from paraaegis.crypto.keys import load_keys, save_keys
 from paraaegis.crypto.pool import Pool, SecretPool
+from paraaegis.crypto.profiles import profile
 from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import ConfigError, RunError
 from paraaegis.experiments.folder import RunFolder
@@ -43,11 +44,25 @@ class Result(msgspec.Struct, kw_only=True):
 
 def run(config: Config, out: Path, fresh: bool = False, on_line: OnLine = lambda _: None) -> Result:
     """Run a configuration on its data set, or go on with it, in the folder `out`."""
-    find_method(config.protect.method)
+    check_names(config)
     from paraaegis.experiments.learners import make_classroom
 
     classroom = make_classroom(config)
     return _run(classroom.config, classroom.learners, out, fresh, on_line, classroom.save_model)
+
+
+def check_names(config: Config) -> None:
+    """Refuse a method, profile, data set or model that does not exist."""
+    from paraaegis.learn.names import DATASET_NAMES, MODEL_NAMES
+
+    find_method(config.protect.method)
+    profile(config.protect.profile)
+    for key, name, known in (
+        ("data.name", config.data.name, DATASET_NAMES),
+        ("model.name", config.model.name, MODEL_NAMES),
+    ):
+        if name not in known:
+            raise ConfigError(f"{key} must be one of {', '.join(known)}, got {name!r}")
 
 
 def federate(
@@ -77,7 +92,7 @@ def _run(
     with folder.claimed(config, fresh):
         if (done := folder.read_result()) is not None:
             folder.tidy()
-            return msgspec.convert(done, Result)
+            return _as_result(done, folder)
         with SecretPool(config.engine.processes) as clients_pool, Pool(config.engine.processes) as server_pool:
             weights = _carry_out(config, learners, folder, on_line, (clients_pool, server_pool))
         if save_model is not None:
@@ -85,6 +100,13 @@ def _run(
         result = summarise(config, folder)
         folder.complete(msgspec.to_builtins(result))
         return result
+
+
+def _as_result(content: dict[str, Any], folder: RunFolder) -> Result:
+    try:
+        return msgspec.convert(content, Result)
+    except msgspec.ValidationError as error:
+        raise RunError(f"{folder.result} is damaged: {error}; --fresh starts over") from error
 
 
 def _carry_out(

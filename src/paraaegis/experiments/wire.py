@@ -71,7 +71,7 @@ def check(config: Config, learners: Mapping[str, Learner], evaluator: str) -> Pl
     if method.noisy:
         noise(config)
     if method.server(config, None).shares:
-        check_shares(config)
+        check_shares(config, plan.length)
     return plan
 
 

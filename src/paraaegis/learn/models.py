@@ -56,12 +56,12 @@ def _uniform(weights: Tensor | None, bound: float, rng: np.random.Generator) -> 
 
 
 def mlp(shape: Shape, classes: int) -> nn.Module:
-    """Lay out one hidden layer of 128, without BatchNorm."""
+    """One hidden layer of 128, without BatchNorm."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 128), nn.ReLU(), nn.Linear(128, classes))
 
 
 def cnn(shape: Shape, classes: int) -> nn.Module:
-    """Lay out convolutions of 32 and 64 channels with BatchNorm, then 128 hidden units.
+    """Convolutions of 32 and 64 channels with BatchNorm, then 128 hidden units.
 
     The last maps are averaged to 4×4 whatever the image's size (8×8 images have them at 4×4 already).
     """
@@ -134,7 +134,7 @@ class ResNet18(nn.Module):
 
 
 def resnet18(shape: Shape, classes: int) -> nn.Module:
-    """Lay out ResNet-18 as for ImageNet; its last maps are averaged to one, whatever the image's size."""
+    """ResNet-18 as for ImageNet; its last maps are averaged to one, whatever the image's size."""
     return ResNet18(shape[2], classes)
 
 

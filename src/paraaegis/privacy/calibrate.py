@@ -71,9 +71,10 @@ def remark_multiplier(epsilon: float, delta: float, rounds: int, fraction: float
 
 def varying(sigma: float, rounds: int, ratio: float) -> tuple[float, ...]:
     """Noise σ_t = σ_0·ρ^t that composes to what `rounds` equal releases of `sigma` do: Σ 1/σ_t² = T/σ²."""
-    powers = [ratio**number for number in range(rounds)]
-    first = sigma * math.sqrt(sum(power**-2 for power in powers) / rounds)
-    return tuple(first * power for power in powers)
+    growth = np.power(ratio, -2.0 * np.arange(rounds, dtype=np.float64))
+    with np.errstate(over="ignore"):
+        first = sigma * math.sqrt(float(growth.sum()) / rounds)
+    return tuple(float(first * ratio**number) for number in range(rounds))
 
 
 def remark_sensitivity(clip: float, min_samples: int) -> float:

@@ -1,0 +1,6 @@
+"""The names of data sets and models, known without loading torch."""
+
+from __future__ import annotations
+
+DATASET_NAMES = ("digits", "fashion-mnist", "cifar10", "imagenette")
+MODEL_NAMES = ("mlp", "cnn", "resnet18")
