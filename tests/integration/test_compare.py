@@ -167,7 +167,7 @@ def test_every_method_combines_with_every_model_and_split(method, model, split, 
 
 
 def test_efficiency_and_bytes_stand_in_the_markdown(preset, tmp_path):
-    table = compare("small", "", cells_of(read_preset(str(preset)))[:1], tmp_path, False, silent)
+    table = compare("small", "", cells_of(read_preset(str(preset)))[:1], tmp_path / "out", False, silent)
     assert f"| {table.rows[0].bytes_up / 1e6:.2f} |" in markdown(table)
 
 
