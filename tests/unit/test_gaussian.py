@@ -94,7 +94,7 @@ def test_a_deviation_that_is_no_deviation_is_refused(sigma):
 
 
 def test_the_configuration_asks_for_the_papers_deviation():
-    """FACTS: θ = 1, 947 records, (1, 1e-5), T = 50."""
+    """θ = 1, 947 records, (1, 1e-5), T = 50."""
     paper = ["privacy.epsilon=1.0", "privacy.clip=1.0", "federation.rounds=50", "federation.min_samples=947"]
     assert noise(configure(*paper)).sigmas == pytest.approx([0.0717] * 50, abs=5e-5)
     tight = noise(configure(*paper, "privacy.calibration=tight"))

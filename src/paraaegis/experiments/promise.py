@@ -43,7 +43,7 @@ def promise(config: Config) -> Promise:
     sigmas = gaussian.sigmas if gaussian else (0.0,)
     change = sensitivity(privacy.clip, privacy.unit)
     used = change
-    if gaussian and privacy.calibration == "paper":
+    if sigmas[0] and privacy.calibration == "paper":
         used = remark_sensitivity(privacy.clip, config.federation.min_samples)
     return Promise(
         method=config.protect.method,
