@@ -9,15 +9,17 @@ import pytest
 
 from hand import Hand, Served, honest, mean, served
 from paraaegis.crypto.ckks import Secret
+from paraaegis.crypto.pool import Pool, SecretPool
+from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import ConfigError, DriftError, ProtocolError, RunError
-from paraaegis.experiments.wire import resolve
-from paraaegis.protocol.desk import Reply
+from paraaegis.experiments.wire import resolve, wire
+from paraaegis.protocol.desk import Desk, Reply
 from paraaegis.protocol.messages import Begin, Elected, Finish, RollCall, pack, unpack
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState, decode_state, encode_state
 from paraaegis.protocol.voting import pack_positions
 from paraaegis.types import Blob, Payload
-from toy import KEYS, configure, play
+from toy import KEYS, configure, learners_of, play
 
 LENGTH = 24
 UPDATES = np.round(np.random.default_rng(0).normal(size=(5, 3, LENGTH)) * 64) / 64
@@ -524,6 +526,21 @@ def test_the_server_in_the_middle_of_a_round_holds_no_key():
     drive(steps, carry, done.lines.append, lambda _: None)
     assert len(walked) > 50
     assert set().union(*walked) == set()
+
+
+def test_with_worker_processes_the_server_reaches_none_that_knows_a_key():
+    updates = np.random.default_rng(0).normal(size=(2, 3 * 65536 + 1)).astype(np.float32)
+    learners = learners_of(updates)
+    config = resolve(configure("protect.method=ckks-fedavg", "federation.clients=2", "federation.rounds=1"), [10])
+    with SecretPool(2) as secrets, Pool(2) as keyless:
+        wired = wire(config, learners, KEYS, "client-0", (secrets, keyless))
+        desk = Desk(wired.plan, wired.server, ServerState())
+        total = desk.half.open(wired.plan.length, 0)
+        LocalEngine(wired.silos).run(desk, lambda _: None, lambda _: None)
+        for root in (desk, total):
+            assert secrets_in(root) == set()
+            assert not any(isinstance(item, SecretPool) for item in reachable(root))
+        assert any(item is keyless for item in reachable(total))
 
 
 def test_the_server_holds_no_model():
