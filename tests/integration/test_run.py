@@ -13,6 +13,7 @@ import torch
 from paraaegis.cli import main
 from paraaegis.config import make_config
 from paraaegis.errors import ConfigError, ParaAegisError, RunError
+from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.run import federate
 from paraaegis.learn.data import load
 from paraaegis.learn.models import build
@@ -372,3 +373,32 @@ def test_an_example_runs(path, tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip()
+
+
+def test_a_run_with_secret_noise_that_goes_on_uses_no_order_twice(tmp_path):
+    """The interrupted round may have been sent: the same order with other noise would link and average the two."""
+    seen = []
+
+    class Watched(ToyLearner):
+        def evaluate(self, weights):
+            return {"accuracy": 0.0}
+
+    def learners():
+        return {f"client-{i}": Watched(np.ones((1, 40))) for i in range(3)}
+
+    def stop(line):
+        if line.round == 2:
+            raise KeyboardInterrupt
+
+    config = configure("federation.clients=3", "federation.rounds=4", "privacy.noise=secret")
+    with pytest.raises(KeyboardInterrupt):
+        federate(config, learners(), tmp_path / "run", on_line=stop)
+    attempts = RunFolder(tmp_path / "run").restore()[0].attempt
+    federate(config, learners(), tmp_path / "run", on_line=seen.append)
+    assert attempts == 0
+    with pytest.raises(KeyboardInterrupt):
+        federate(config, learners(), tmp_path / "again", on_line=stop)
+    with pytest.raises(KeyboardInterrupt):
+        federate(config, learners(), tmp_path / "again", on_line=stop)
+    assert RunFolder(tmp_path / "again").restore()[0].attempt == 1
+    assert [line.round for line in seen] == [1, 2, 3, 4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import NoReturn
 
@@ -14,6 +15,7 @@ def main() -> None:
     """Run the command line; an error of ours is one clear line, never a traceback."""
     import click
 
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         from paraaegis.cli.app import app
 

@@ -125,13 +125,21 @@ def _carry_out(
         learners[name].load(arrays)
     engine = LocalEngine(wired.silos, {name: state for name, (state, _) in clients.items()}, config.engine.workers)
 
+    def save(state: ServerState) -> None:
+        folder.save(state, {name: (engine.states[name], learners[name].state()) for name in learners})
+
+    if clients and config.privacy.noise == "secret":
+        # What the interrupted round sent may be out already: its order is not used again.
+        server.attempt += 1
+        save(server)
+
     def keep_line(line: Line) -> None:
         folder.append(line)
         on_line(line)
 
     def keep_state(state: ServerState) -> None:
         if state.number % config.engine.checkpoint == 0 or state.number == config.federation.rounds:
-            folder.save(state, {name: (engine.states[name], learners[name].state()) for name in learners})
+            save(state)
 
     for line in folder.read_lines():
         on_line(line)

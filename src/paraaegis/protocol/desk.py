@@ -136,7 +136,7 @@ class Desk:
     def combine(self, line: Line, total: Closable | None, counted: list[str], elected: Blob | None) -> None:
         """Line 18 of Algorithm 1: close the sum, or abort the round where too few are left."""
         start = time.perf_counter()
-        number, attempt = line.round, 0
+        number, attempt = line.round, self.state.attempt
         aggregate = Aggregate(number, attempt)
         if total is not None and len(counted) >= self.plan.quorum:
             weight = sum(self.plan.weight(self.state.samples[client]) for client in counted)

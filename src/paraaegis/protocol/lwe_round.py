@@ -133,7 +133,7 @@ class Unmasked:
 
 def serve_lwe_round(desk: Desk, number: int) -> Steps:
     """One round as the server sees it."""
-    plan, where, line = desk.plan, desk.plan.where(number), desk.open_line(number)
+    plan, where, line = desk.plan, desk.plan.where(number, desk.state.attempt), desk.open_line(number)
     members = plan.members(number)
     total, form = MaskedSum(plan.length), lwe.FORMS[desk.half.shares]
     packing = thresholds(len(members), plan.quorum)

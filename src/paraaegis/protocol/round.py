@@ -63,7 +63,7 @@ def protect(
 def serve_round(desk: Desk, number: int) -> Steps:
     """Lines 3 to 18 as the server sees them: votes in, elected out, uploads in, one sum out."""
     plan, half = desk.plan, desk.half
-    where, k, line = plan.where(number), plan.k(number), desk.open_line(number)
+    where, k, line = plan.where(number, desk.state.attempt), plan.k(number), desk.open_line(number)
     tally, total = Tally(k, plan.length), half.open(plan.length, k)
     members = set(plan.members(number))  # line 3
     prints: dict[str, str] = {}

@@ -41,6 +41,8 @@ def _roll_call(desk: Desk) -> Steps:
     same({client: hello.model for client, hello in hellos.items()}, "first models")
     same({client: hello.fingerprint for client, hello in hellos.items()}, "secret orders or CKKS keys")
     samples = {client: hellos[client].samples for client in plan.clients}
+    if few := [client for client, count in samples.items() if count < max(1, plan.min_samples)]:
+        raise ProtocolError(f"{few[0]} has {samples[few[0]]} samples, at least {max(1, plan.min_samples)} are needed")
     if state.samples not in ({}, samples):
         raise ProtocolError(f"clients came back with other sample counts: {state.samples} became {samples}")
     state.samples = samples

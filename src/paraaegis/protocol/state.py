@@ -71,6 +71,7 @@ class ServerState(msgspec.Struct, kw_only=True):
     """The server between two rounds. It holds opaque aggregates, no key and no model."""
 
     number: int = 0  # rounds finished
+    attempt: int = 0  # of every round from here on; a run that goes on with fresh noise must not repeat an order
     samples: dict[str, int] = {}  # of enrolled clients
     seen: dict[str, int] = {}  # the last round each client has applied
     history: list[Aggregate] = []
