@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paraaegis.config import make_config
-from paraaegis.errors import ConfigError
+from paraaegis.errors import ConfigError, CryptoError, RunError
 from paraaegis.experiments.compare import compare, markdown
 from paraaegis.experiments.preset import cells_of, cells_of_files, only, preset_names, read_preset
 from paraaegis.experiments.run import run
@@ -177,3 +177,64 @@ def test_a_part_of_a_preset_can_be_run(preset):
     assert [cell.split for cell in only(cells, [], ["fedavg"])] == ["iid", "dirichlet-0.5"]
     with pytest.raises(ConfigError, match="no row 'fedavgg' in this preset; there are fedavg, static 20%"):
         only(cells, [], ["fedavgg"])
+
+
+def test_a_foreign_folder_is_left_alone(preset, tmp_path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "thesis.txt").write_text("years of work")
+    with pytest.raises(RunError, match=r"holds thesis\.txt"):
+        compare("small", "", cells_of(read_preset(str(preset))), tmp_path / "theirs", False, silent)
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["thesis.txt"]
+
+
+def test_another_comparisons_folder_is_left_alone(preset, tmp_path):
+    cells = cells_of(read_preset(str(preset)))
+    compare("small", "", cells, tmp_path / "out", False, silent, wanted=cells[:1])
+    with pytest.raises(RunError, match="holds the comparison 'small', not 'other'"):
+        compare("other", "", cells, tmp_path / "out", False, silent)
+
+
+def test_a_part_that_is_run_later_keeps_the_rows_of_the_same_configuration_only(preset, tmp_path):
+    cells = cells_of(read_preset(str(preset)))
+    compare("small", "", cells, tmp_path / "out", False, silent, wanted=cells[:1])
+    both = compare("small", "", cells, tmp_path / "out", False, silent, wanted=cells[2:])
+    assert [row.label for row in both.rows] == ["fedavg", "static 20%"]
+    changed = cells_of(read_preset(str(preset)), ["train.lr=0.01"])
+    with pytest.raises(RunError, match=r"train\.lr"):
+        compare("small", "", changed, tmp_path / "out", False, silent, wanted=changed[:1])
+
+
+def test_configurations_of_one_name_are_refused(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.toml").write_text("")
+    with pytest.raises(ConfigError, match="same label"):
+        cells_of_files([tmp_path / "a" / "x.toml", tmp_path / "b" / "x.toml"])
+
+
+@pytest.mark.parametrize("setting", ["privacy.epsilon=inf", "federation.clients=130", "protect.profile=none"])
+def test_a_cell_that_cannot_run_is_found_before_the_first_runs(setting, tmp_path):
+    started = []
+
+    @contextmanager
+    def note(name, _rounds):
+        started.append(name)
+        yield lambda _line: None
+
+    with pytest.raises((ConfigError, CryptoError)):
+        compare("quick", "", cells_of(read_preset("quick"), [setting]), tmp_path / "out", False, note)
+    assert not started
+
+
+def test_results_that_were_copied_without_their_lock_are_not_run_again(preset, tmp_path):
+    cells = cells_of(read_preset(str(preset)))[:1]
+    compare("small", "", cells, tmp_path / "out", False, silent)
+    (tmp_path / "out" / cells[0].folder / ".lock").unlink()
+    ran = []
+
+    @contextmanager
+    def count(_name, _rounds):
+        yield ran.append
+
+    assert len(compare("small", "", cells, tmp_path / "out", False, count).rows) == 1
+    assert not ran

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from paraaegis.experiments.compare import Table as Comparison
 from paraaegis.experiments.compare import by_label, cells_text, headers, splits_of
@@ -39,7 +39,7 @@ def _line_text(line: Line) -> str:
     parts = [metrics_text(line.metrics), f"{line.seconds.get('wall', 0):.1f} s"]
     parts += [f"up {size(sum(line.bytes_up.values()))}", f"down {size(sum(line.bytes_down.values()))}"]
     if not line.clients:
-        parts.append("aborted: too few clients")
+        parts.append("aborted")
     elif line.dropped:
         parts.append(f"without {', '.join(line.dropped)}")
     return "  ".join(part for part in parts if part)
@@ -55,14 +55,14 @@ def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Calla
         yield _plain(rounds, stream)
         return
     columns = (
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        BarColumn(bar_width=12),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[now]}"),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True, min_width=5)),
+        BarColumn(bar_width=8),
+        TextColumn("left", table_column=Column(no_wrap=True, min_width=4)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TextColumn("{task.fields[now]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
     )
     console.print(title, highlight=False)
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, expand=True) as progress:
         task = progress.add_task("", total=rounds, now="")
         yield lambda line: progress.update(task, completed=line.round, now=_line_text(line))
 

@@ -113,7 +113,9 @@ class SecretPool(Pool):
             if key_id in self._known:
                 return
             self._known.add(key_id)
-        for future in [worker.submit("key", (profile,), key) for worker in workers]:
+            # In the lock: whoever comes second may only queue work behind the key.
+            asked = [worker.submit("key", (profile,), key) for worker in workers]
+        for future in asked:
             future.result()
 
     def close(self) -> None:

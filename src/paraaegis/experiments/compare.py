@@ -11,7 +11,7 @@ import msgspec
 from paraaegis.errors import RunError
 from paraaegis.experiments.folder import RunFolder, write_whole
 from paraaegis.experiments.preset import Cell
-from paraaegis.experiments.run import OnLine, Result, check_names, run
+from paraaegis.experiments.run import OnLine, Result, check_config, run
 
 Shown = Callable[[str, int], AbstractContextManager[OnLine]]
 
@@ -50,12 +50,14 @@ def compare(
 ) -> Table:
     """Run every wanted cell that is not done yet (default: all); write and return the table of all that are done."""
     wanted = cells if wanted is None else wanted
-    _check(wanted, out)
+    for cell in wanted:
+        check_config(cell.config)
+    _check_folder(title, cells, out)
     for index, cell in enumerate(wanted):
         name = f"{index + 1}/{len(wanted)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")
         with shown(name, cell.config.federation.rounds) as show:
             run(cell.config, out / cell.folder, fresh, show)
-    done = {cell: RunFolder(out / cell.folder).read_result() for cell in cells}
+    done = {cell: RunFolder(out / cell.folder).read_result() for cell in cells if cell in wanted or _is_done(cell, out)}
     rows = [row_of(cell, msgspec.convert(result, Result)) for cell, result in done.items() if result is not None]
     table = Table(title=title, paper=paper, rows=rows)
     write_whole(out / "table.json", lambda file: file.write(msgspec.json.format(msgspec.json.encode(table), indent=2)))
@@ -63,14 +65,36 @@ def compare(
     return table
 
 
-def _check(cells: Sequence[Cell], out: Path) -> None:
-    """Refuse names that do not exist, and a folder of somebody else's, before the first cell runs."""
-    for cell in cells:
-        check_names(cell.config)
+def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> None:
+    """Refuse a folder of somebody else's, or of another comparison, before the first cell runs."""
     ours = {"table.json", "table.md", "plot.png", *(cell.folder for cell in cells)}
-    known = (out / "table.json").exists() or any((out / cell.folder / "config.toml").exists() for cell in cells)
+    known = any((out / cell.folder).exists() for cell in cells)
     if out.exists() and not known and (foreign := sorted({path.name for path in out.iterdir()} - ours)):
-        raise RunError(f"{out} is not a comparison's folder: it holds {', '.join(foreign[:5])}; choose another --out")
+        raise RunError(
+            f"{out} is not this comparison's folder: it holds {', '.join(foreign[:5])}; choose another --out"
+        )
+    if (out / "table.json").exists():
+        try:
+            found = msgspec.json.decode((out / "table.json").read_bytes(), type=Table).title
+        except msgspec.DecodeError as error:
+            raise RunError(
+                f"{out / 'table.json'} is not a comparison's table: {error}; choose another --out"
+            ) from error
+        if found != title:
+            raise RunError(f"{out} holds the comparison {found!r}, not {title!r}; choose another --out")
+
+
+def _is_done(cell: Cell, out: Path) -> bool:
+    """Whether this very configuration was run here before."""
+    found = RunFolder(out / cell.folder).read_config()
+    if found is None:
+        return False
+    filled = msgspec.structs.replace(
+        cell.config.federation,
+        quorum=cell.config.federation.quorum or found.federation.quorum,
+        min_samples=cell.config.federation.min_samples or found.federation.min_samples,
+    )
+    return msgspec.structs.replace(cell.config, federation=filled).digest() == found.digest()
 
 
 def row_of(cell: Cell, result: Result) -> TableRow:

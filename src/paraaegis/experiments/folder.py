@@ -51,7 +51,11 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{self.path} cannot be a run's folder: {error.strerror}; choose another --out") from error
-        if not self._lock.exists() and (foreign := sorted(path.name for path in self.path.iterdir())):
+        if (
+            not self._lock.exists()
+            and not self._is_ours()
+            and (foreign := sorted(path.name for path in self.path.iterdir()))
+        ):
             raise RunError(
                 f"{self.path} is not a run's folder: it holds {', '.join(foreign[:5])}; choose another --out"
             )
@@ -64,6 +68,17 @@ class RunFolder:
                 ) from error
             self._check(config, fresh)
             yield
+
+    def _is_ours(self) -> bool:
+        """Whether a configuration of ours lies here, as in results that were copied without their lock."""
+        return self.config.exists() and self.read_config() is not None
+
+    def read_config(self) -> Config | None:
+        """The configuration of the run in this folder; None where there is none that can be read."""
+        try:
+            return load_config(self.config)
+        except ParaAegisError:
+            return None
 
     def _check(self, config: Config, fresh: bool) -> None:
         ours = {self.config, self.lines, self.checkpoint, self.keys, self.model, self.result}

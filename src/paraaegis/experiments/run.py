@@ -14,12 +14,10 @@ import msgspec
 from paraaegis.config import Config
 from paraaegis.crypto.keys import load_keys, save_keys
 from paraaegis.crypto.pool import Pool, SecretPool
-from paraaegis.crypto.profiles import profile
 from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import ConfigError, RunError
 from paraaegis.experiments.folder import RunFolder
-from paraaegis.experiments.wire import check, make_keys, resolve, wire
-from paraaegis.methods import find_method
+from paraaegis.experiments.wire import check, check_method, make_keys, resolve, wire
 from paraaegis.protocol.desk import Desk
 from paraaegis.protocol.state import Line, ServerState
 from paraaegis.types import Learner, Vector
@@ -44,19 +42,18 @@ class Result(msgspec.Struct, kw_only=True):
 
 def run(config: Config, out: Path, fresh: bool = False, on_line: OnLine = lambda _: None) -> Result:
     """Run a configuration on its data set, or go on with it, in the folder `out`."""
-    check_names(config)
+    check_config(config)
     from paraaegis.experiments.learners import make_classroom
 
     classroom = make_classroom(config)
     return _run(classroom.config, classroom.learners, out, fresh, on_line, classroom.save_model)
 
 
-def check_names(config: Config) -> None:
-    """Refuse a method, profile, data set or model that does not exist."""
+def check_config(config: Config) -> None:
+    """Refuse what can be refused before the data is read: names that do not exist, noise or numbers that cannot be."""
     from paraaegis.learn.names import DATASET_NAMES, MODEL_NAMES
 
-    find_method(config.protect.method)
-    profile(config.protect.profile)
+    check_method(resolve(config, [max(1, config.federation.min_samples)]), length=1)
     for key, name, known in (
         ("data.name", config.data.name, DATASET_NAMES),
         ("model.name", config.model.name, MODEL_NAMES),

@@ -54,25 +54,30 @@ def make_keys(config: Config) -> FederationKeys:
 
 def check(config: Config, learners: Mapping[str, Learner], evaluator: str) -> Plan:
     """Everything that can be refused before anything is written; the plan of the run."""
-    method, plan = find_method(config.protect.method), make_plan(config, learners, evaluator)
+    plan = make_plan(config, learners, evaluator)
+    check_method(config, plan.length)
     if odd := [name for name in learners if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:
         raise ConfigError(f"a client's name has letters, digits, '.', '_' and '-', got {odd[0]!r}")
-    chosen = profile(config.protect.profile)
-    if method.encrypts and plan.sampled > chosen.max_clients:
-        raise ConfigError(
-            f"profile {chosen.name!r} sums up to {chosen.max_clients} clients, got {plan.sampled} a round"
-        )
     client, missed = plan.longest_absence()
     if missed > plan.history:
         raise ConfigError(
             f"{client} will miss {missed} rounds in a row, but aggregates are kept for {plan.history}: "
             f"set federation.history to at least {missed}"
         )
+    return plan
+
+
+def check_method(config: Config, length: int) -> None:
+    """Refuse a method that does not exist or cannot do what the configuration asks of it."""
+    method, chosen = find_method(config.protect.method), profile(config.protect.profile)
+    if method.encrypts and config.sampled > chosen.max_clients:
+        raise ConfigError(
+            f"profile {chosen.name!r} sums up to {chosen.max_clients} clients, got {config.sampled} a round"
+        )
     if method.noisy:
         noise(config)
     if method.server(config, None).shares:
-        check_shares(config, plan.length)
-    return plan
+        check_shares(config, length)
 
 
 def make_plan(config: Config, learners: Mapping[str, Learner], evaluator: str) -> Plan:

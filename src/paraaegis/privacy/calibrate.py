@@ -29,7 +29,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     try:
         return float(brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-9, 1e4, xtol=1e-12, rtol=1e-12))
     except (ValueError, OverflowError) as error:
-        raise PrivacyError(f"no Gaussian noise can be accounted for ε = {epsilon}, δ = {delta}; lower ε") from error
+        raise PrivacyError(f"no Gaussian noise can be accounted for ε = {epsilon}, δ = {delta}") from error
 
 
 def epsilon_of(mu: float, delta: float) -> float:
@@ -71,8 +71,8 @@ def remark_multiplier(epsilon: float, delta: float, rounds: int, fraction: float
 
 def varying(sigma: float, rounds: int, ratio: float) -> tuple[float, ...]:
     """Noise σ_t = σ_0·ρ^t that composes to what `rounds` equal releases of `sigma` do: Σ 1/σ_t² = T/σ²."""
-    growth = np.power(ratio, -2.0 * np.arange(rounds, dtype=np.float64))
     with np.errstate(over="ignore"):
+        growth = np.power(ratio, -2.0 * np.arange(rounds, dtype=np.float64))
         first = sigma * math.sqrt(float(growth.sum()) / rounds)
     return tuple(float(first * ratio**number) for number in range(rounds))
 
