@@ -8,18 +8,14 @@ from typing import Annotated
 
 import typer
 
+from paraaegis.cli.options import print_json
+
 Json = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 app = typer.Typer(help="Measure what protection costs on this machine.", no_args_is_help=True)
 
 
 def _progress(text: str) -> None:
     sys.stderr.write(f"measuring {text}\n")
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
 @app.command("he", epilog="Example: paraaegis bench he --peers benchmarks/peers.py")
@@ -37,7 +33,7 @@ def he(
     usual = Path("benchmarks/peers.py")
     bench = bench_he(values, repeats, peers or (usual if usual.is_file() else None), _progress)
     if as_json:
-        _print_json(bench)
+        print_json(bench)
         return
     names = ("encrypt", "add", "decrypt", "up", "down")
     sys.stdout.write(
@@ -66,7 +62,7 @@ def vote(
 
     bench = bench_vote(length, ratio)
     if as_json:
-        _print_json(bench)
+        print_json(bench)
         return
     for who, phases in (("client", bench.client), ("server", bench.server)):
         parts = "  ".join(f"{phase} {seconds:.3f}" for phase, seconds in phases.items())
@@ -86,7 +82,7 @@ def whole_round(
     _progress(f"{batches} batches of training")
     bench = bench_round(EPOCHS * BATCHES * seconds_a_batch(batches), progress=_progress)
     if as_json:
-        _print_json(bench)
+        print_json(bench)
         return
     sys.stdout.write(
         f"training {bench.train_seconds:.1f} s, meanwhile the order of the round {bench.order_seconds:.2f} s\n"

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from paraaegis.cli.options import Settings, print_json
 from paraaegis.config import load_config, make_config
 
 
 def privacy(
     config: Annotated[Path | None, typer.Argument(help="A TOML file; without it, every default.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key, such as protect.ratio=0.05.")
-    ] = None,
+    settings: Settings = None,
     epsilon: Annotated[float | None, typer.Option(help="The budget's ε.")] = None,
     delta: Annotated[float | None, typer.Option(help="The budget's δ.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
@@ -42,9 +40,7 @@ def privacy(
 
     found = promise(chosen)
     if as_json:
-        import msgspec
-
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+        print_json(found)
         return
     from paraaegis.cli.display import show_promise
 

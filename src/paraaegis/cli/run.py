@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from paraaegis.cli.options import Settings, print_json
 from paraaegis.config import load_config, make_config
 
 
 def run(
     config: Annotated[Path | None, typer.Argument(help="A TOML file; without it, every default.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key, such as protect.ratio=0.05.")
-    ] = None,
+    settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/METHOD-DIGEST.")] = None,
     fresh: Annotated[bool, typer.Option(help="Start over instead of going on.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -30,8 +28,6 @@ def run(
     with shown_rounds(chosen.federation.rounds, chosen.protect.method, quiet=as_json) as show:
         result = carry_out(chosen, folder, fresh, show)
     if as_json:
-        import msgspec
-
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n")
+        print_json(result)
     else:
         summary(result)

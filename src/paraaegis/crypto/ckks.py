@@ -107,7 +107,7 @@ class CipherSum:
             self._merge(chunks, subtract=True)
 
     def _merge(self, chunks: dict[int, Blob], subtract: bool) -> dict[int, CryptoError]:
-        """Merge chunks by index; which failed, and why. Without a pool the first failure ends it."""
+        """Merge chunks by index; which failed, and why."""
         if self._pool is not None:
             asked = {
                 i: self._pool.submit(

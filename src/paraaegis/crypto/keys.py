@@ -29,7 +29,7 @@ class FederationKeys:
     @property
     def ckks_id(self) -> bytes:
         """A public fingerprint of the CKKS key; empty where there is none."""
-        return tag(self.ckks, b"ckks key id")[:8] if self.ckks else b""
+        return ckks_key_id(self.ckks) if self.ckks else b""
 
 
 class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -55,6 +55,11 @@ def tag(key: bytes, *parts: bytes) -> bytes:
         mac.update(len(part).to_bytes(8, "little"))
         mac.update(part)
     return mac.digest()[:16]
+
+
+def ckks_key_id(key: bytes) -> bytes:
+    """The public fingerprint of a CKKS key, 8 bytes, by which chunks and silos name it."""
+    return tag(key, b"ckks key id")[:8]
 
 
 def new_vote_key() -> bytes:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paraaegis.crypto.chunks import join, parse
-from paraaegis.crypto.keys import tag
+from paraaegis.crypto.keys import ckks_key_id
 from paraaegis.crypto.profiles import Profile
 from paraaegis.errors import CryptoError
 from paraaegis.grid import STEP
@@ -101,7 +101,7 @@ class ChunkSecret:
 
     def __init__(self, profile: Profile, key: bytes) -> None:
         self.profile = profile
-        self.id = tag(key, b"ckks key id")[:8]
+        self.id = ckks_key_id(key)
         tools, secret = _tools(profile), _seal().SecretKey()
         with _scratch() as scratch:
             _load(lambda path: secret.load(tools.context, path), key, scratch)
