@@ -6,11 +6,12 @@ integer once rounded. What engine, order of arrival or encryption randomness did
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paraaegis.cores import each
 from paraaegis.errors import CryptoError, UpdateError
 from paraaegis.types import Blob, Grid, Vector
 
@@ -19,26 +20,38 @@ LIMIT = 2.0**31  # 2^53 steps: beyond it a float64 cannot tell neighbouring step
 CHUNK = 1 << 18  # values in one chunk of a grid payload
 _NARROW = np.iinfo(np.int32).max
 
+Chunks = Callable[[int, slice], NDArray[np.floating]]  # the values of chunk number i, which lie at that slice
+
 
 def to_grid(values: NDArray[np.floating]) -> Grid:
     """Round to whole steps. Refuses what is not finite or beyond ±2^31."""
-    return grid_of((values[where] for where in slices(values.size)), values.size)
+    return grid_of(lambda _, where: values[where], values.size)
 
 
-def grid_of(chunks: Iterable[NDArray[np.floating]], length: int, factor: float = 1.0) -> Grid:
-    """Whole steps of `factor` times the values that come in chunks; worked on in the cache, chunk by chunk.
+def grid_of(chunks: Chunks, length: int, factor: float = 1.0) -> Grid:
+    """Whole steps of `factor` times the values that come in chunks; worked on in the cache, on all cores.
 
     4 bytes a step where all fit, else 8.
     """
-    steps = np.empty(length, dtype=np.int32)
-    for where, chunk in zip(slices(length), chunks, strict=True):
-        scaled = np.multiply(chunk, factor / STEP, dtype=np.float64)
+    steps: Grid = np.empty(length, dtype=np.int32)
+    wide: dict[int, NDArray[np.float64]] = {}
+
+    def fill(index: int, where: slice) -> None:
+        scaled = np.multiply(chunks(index, where), factor / STEP, dtype=np.float64)
         peak = max(float(scaled.max()), -float(scaled.min()))
         if not peak <= LIMIT / STEP:  # also where it is not a number
             _refuse(peak * STEP)
-        if peak > _NARROW and steps.dtype == np.int32:
-            steps = steps.astype(np.int64)
-        steps[where] = np.rint(scaled, out=scaled)
+        np.rint(scaled, out=scaled)
+        if peak > _NARROW:
+            wide[index] = scaled
+        else:
+            steps[where] = scaled
+
+    each(fill, slices(length))
+    if wide:
+        steps = steps.astype(np.int64)
+        for index, scaled in wide.items():
+            steps[index * CHUNK : index * CHUNK + scaled.size] = scaled
     return steps
 
 
@@ -56,14 +69,17 @@ def slices(length: int, chunk: int = CHUNK) -> Iterator[slice]:
 def from_grid(steps: Grid, factor: float = 1.0) -> Vector:
     """`factor` times the values of whole steps, multiplied in float64 and then rounded to float32."""
     values = np.empty(steps.size, dtype=np.float32)
-    for where in slices(steps.size):
+
+    def fill(_: int, where: slice) -> None:
         values[where] = np.multiply(steps[where], STEP * factor, dtype=np.float64)
+
+    each(fill, slices(steps.size))
     return values
 
 
 def pack_grid(steps: Grid) -> tuple[Blob, ...]:
     """Steps as bytes: 4 a value in each chunk where they fit, else 8. Little-endian."""
-    return tuple(_pack_chunk(steps[where]) for where in slices(steps.size))
+    return tuple(each(lambda _, where: _pack_chunk(steps[where]), slices(steps.size)))
 
 
 def _pack_chunk(steps: Grid) -> Blob:
@@ -93,6 +109,9 @@ def unpack_grid(chunks: Sequence[Blob], length: int) -> Grid:
     """The steps that `pack_grid` packed, in 4 bytes where all chunks are."""
     wide = any(len(blob) == 8 * count for blob, count in zip(chunks, chunk_counts(length, CHUNK), strict=False))
     steps: Grid = np.empty(length, dtype=np.int64 if wide else np.int32)
-    for where, part in iterate_grid(chunks, length):
-        steps[where] = part
+
+    def fill(_: int, chunk: tuple[slice, NDArray[np.signedinteger]]) -> None:
+        steps[chunk[0]] = chunk[1]
+
+    each(fill, iterate_grid(chunks, length))
     return steps

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, kstest
 
+from paraaegis.cores import each
 from paraaegis.errors import ConfigError
+from paraaegis.grid import CHUNK, slices
 from paraaegis.methods import noise
 from paraaegis.privacy.gaussian import Gaussian, norm
 from toy import configure, play
@@ -20,7 +22,7 @@ def rng(seed=0):
 
 def perturbed(gaussian, values, number, generator):
     """All chunks in one."""
-    return np.concatenate(list(gaussian.perturb(values, number, generator)))
+    return np.concatenate(each(gaussian.perturb(values, number, generator), slices(values.size)))
 
 
 def assert_variance(values, sigma):
@@ -69,12 +71,6 @@ def test_clipping_brings_the_norm_down_to_the_threshold(length, clip):
 def test_what_is_within_the_threshold_is_left_as_it_is(clip):
     values = np.array([0.6, -0.8], dtype=np.float32) * np.float32(0.999)
     np.testing.assert_array_equal(perturbed(Gaussian(clip, (0.0,)), values, 1, rng()), values.astype(np.float64))
-
-
-def test_without_noise_the_generator_is_not_touched():
-    used = rng()
-    perturbed(Gaussian(1.0, (0.0,)), np.ones(5, dtype=np.float32), 1, used)
-    assert used.random() == rng().random()
 
 
 def test_the_norm_does_not_overflow_float32():
@@ -135,3 +131,19 @@ def test_seeded_noise_can_be_replayed_and_secret_noise_cannot():
 
     assert model("seeded") == model("seeded")
     assert model("secret") != model("secret")
+
+
+def test_chunks_share_no_noise_and_do_not_depend_on_who_asks_first():
+    values = np.zeros(3 * CHUNK, dtype=np.float32)
+    places = list(slices(values.size))
+    there, back = (Gaussian(1.0, (1.0,)).perturb(values, 1, rng()) for _ in range(2))
+    forwards = [there(index, places[index]) for index in (0, 1, 2)]
+    backwards = [back(index, places[index]) for index in (2, 1, 0)][::-1]
+    np.testing.assert_array_equal(forwards, backwards)
+    assert np.abs(np.corrcoef(forwards) - np.eye(3)).max() < 0.02
+
+
+def test_one_generator_never_gives_the_same_noise_twice():
+    values, generator = np.zeros(1000, dtype=np.float32), rng()
+    first, second = (perturbed(Gaussian(1.0, (1.0,)), values, 1, generator) for _ in range(2))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.2

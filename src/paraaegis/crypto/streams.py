@@ -24,6 +24,12 @@ def keyed(key: bytes) -> np.random.Generator:
     return np.random.Generator(AESCounter(key=int.from_bytes(key, "little")))
 
 
+def branches(rng: np.random.Generator) -> Callable[[int], np.random.Generator]:
+    """Generators by number that share no draw, all keyed by the next 16 bytes of `rng`; for work in several threads."""
+    trunk = AESCounter(key=int.from_bytes(rng.bytes(16), "little"))
+    return lambda index: np.random.Generator(trunk.jumped(index))  # a jump is 2^64 blocks
+
+
 def system() -> np.random.Generator:
     """A fresh generator that nobody can replay, for noise that protects someone."""
     return keyed(secrets.token_bytes(16))

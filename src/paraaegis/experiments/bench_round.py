@@ -9,17 +9,19 @@ import msgspec
 import numpy as np
 
 from paraaegis.config import Config, make_config
+from paraaegis.cores import each
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.shuffle import secret_order
 from paraaegis.crypto.streams import system
 from paraaegis.experiments.wire import make_keys, resolve, wire
+from paraaegis.grid import slices
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.combine import Sum
 from paraaegis.protocol.messages import Aggregate
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
-from paraaegis.protocol.voting import Tally, pack_positions, select, unpack_positions
+from paraaegis.protocol.voting import Tally, cast, select, unpack_positions
 from paraaegis.types import Arrays, Metrics, Payload, Vector
 
 CLIENTS = 10
@@ -65,13 +67,13 @@ def bench_vote(length: int, ratio: float, repeats: int = 3) -> VoteBench:
     k, rng = round(ratio * length), np.random.default_rng(1)
     order = secret_order(bytes(32), 1, "bench", 1, 0, length)
     chosen = select("max", update, k, rng)
-    ballot = pack_positions(chosen[order])
+    ballot = cast(chosen, order)
     gaussian = Gaussian(1.0, (0.07,))
     client = {
         "order": _best(lambda: secret_order(bytes(32), 1, "bench", 1, 0, length), repeats),
         "select": _best(lambda: select("max", update, k, rng), repeats),
-        "ballot": _best(lambda: pack_positions(chosen[order]), repeats),
-        "noise": _best(lambda: [None for _ in gaussian.perturb(update[k:], 1, system())], repeats),
+        "ballot": _best(lambda: cast(chosen, order), repeats),
+        "noise": _best(lambda: each(gaussian.perturb(update[k:], 1, system()), slices(length - k)), repeats),
     }
 
     def tally() -> Tally:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paraaegis.cores import each
+from paraaegis.crypto.streams import branches
 from paraaegis.errors import ConfigError
-from paraaegis.grid import slices
+from paraaegis.grid import Chunks, slices
 from paraaegis.types import Vector
 
 
@@ -27,16 +28,19 @@ class Gaussian:
         if any(not (0 <= sigma < math.inf) for sigma in self.sigmas):
             raise ConfigError(f"noise needs a finite standard deviation of at least 0, got {self.sigmas}")
 
-    def perturb(self, values: Vector, number: int, rng: np.random.Generator) -> Iterator[NDArray[np.float64]]:
-        """Clipped and noised values, chunk by chunk. Noise is drawn in the order of `values`."""
-        shrink, sigma = self.shrink(values), self.sigmas[number - 1]
-        for where in slices(values.size):
-            noised = np.multiply(values[where], shrink, dtype=np.float64)
+    def perturb(self, values: Vector, number: int, rng: np.random.Generator) -> Chunks:
+        """Clipped and noised values, chunk by chunk; a chunk's noise has a stream of its own, whoever asks for it."""
+        shrink, sigma, streams = self.shrink(values), self.sigmas[number - 1], branches(rng)
+
+        def noised(index: int, where: slice) -> NDArray[np.float64]:
+            chunk = np.multiply(values[where], shrink, dtype=np.float64)
             if sigma > 0:
-                noise = rng.standard_normal(noised.size)
+                noise = streams(index).standard_normal(chunk.size)
                 noise *= sigma
-                noised += noise
-            yield noised
+                chunk += noise
+            return chunk
+
+        return noised
 
     def shrink(self, values: Vector) -> float:
         """The factor that clipping applies: 1 / max(1, ‖u‖ / θ)."""
@@ -45,4 +49,5 @@ class Gaussian:
 
 def norm(values: Vector) -> float:
     """The L2 norm, summed chunk by chunk in float64, so that it does not depend on threads."""
-    return math.sqrt(sum(float(np.square(values[where], dtype=np.float64).sum()) for where in slices(values.size)))
+    squares = each(lambda _, where: float(np.square(values[where], dtype=np.float64).sum()), slices(values.size))
+    return math.sqrt(sum(squares))

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from paraaegis.cores import each
 from paraaegis.crypto.ckks import CipherSum, Profile
 from paraaegis.crypto.pool import Pool
 from paraaegis.errors import CryptoError, ProtocolError
@@ -60,8 +62,12 @@ class GridSum:
     def _merge(self, upload: Payload, operation: np.ufunc) -> None:
         expect_kind(upload, "grid")
         expect_length(upload, self._sum.size)
-        for where, steps in iterate_grid(upload.chunks, upload.length):
+
+        def merge(_: int, chunk: tuple[slice, NDArray[np.signedinteger]]) -> None:
+            where, steps = chunk
             operation(self._sum[where], steps, out=self._sum[where])
+
+        each(merge, iterate_grid(upload.chunks, upload.length))
 
     def close(self) -> Payload:
         """See Sum."""

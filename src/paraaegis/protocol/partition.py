@@ -8,7 +8,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from paraaegis.cores import each
 from paraaegis.errors import UpdateError
+from paraaegis.grid import slices
 from paraaegis.types import Mask, Order
 
 Number = TypeVar("Number", bound=np.generic)
@@ -45,6 +47,10 @@ class Partition:
         outside[self.inside] = 0
         return vector[self.inside], outside
 
+    def travelling(self, values: NDArray[Number]) -> NDArray[Number]:
+        """The values outside, in the secret order."""
+        return permuted(values, self.travel)
+
     def merge(self, inside: NDArray[Number], travelled: NDArray[Number]) -> NDArray[Number]:
         """The vector of which these are the inside, and the outside in the secret order."""
         if (inside.size, travelled.size) != self.counts:
@@ -53,6 +59,17 @@ class Partition:
                 + f"got {inside.size} and {travelled.size}"
             )
         vector = np.empty(self.inside.size, dtype=np.result_type(inside, travelled))
-        vector[self.travel] = travelled
+
+        def place(_: int, where: slice) -> None:
+            vector[self.travel[where]] = travelled[where]
+
+        each(place, slices(self.travel.size))
         vector[self.inside] = inside
         return vector
+
+
+def permuted(values: NDArray[Number], order: Order) -> NDArray[Number]:
+    """values[order], on all cores."""
+    out = np.empty(order.size, dtype=values.dtype)
+    each(lambda _, where: np.take(values, order[where], out=out[where], mode="clip"), slices(order.size))
+    return out

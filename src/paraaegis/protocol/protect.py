@@ -14,7 +14,7 @@ import numpy as np
 
 from paraaegis.crypto.ckks import Secret
 from paraaegis.errors import ProtocolError
-from paraaegis.grid import from_grid, grid_of, pack_grid, slices, unpack_grid
+from paraaegis.grid import from_grid, grid_of, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.guarantee import Exposure, Seen
 from paraaegis.protocol.combine import expect_kind, expect_length
@@ -109,7 +109,7 @@ class Guard:
     def steps(self, values: Vector, turn: Turn) -> Grid:
         """What this guard sends, in whole grid steps."""
         if self.gaussian is None:
-            return grid_of((values[where] for where in slices(values.size)), values.size, turn.weight)
+            return grid_of(lambda _, where: values[where], values.size, turn.weight)
         return grid_of(self.gaussian.perturb(values, turn.number, turn.rng), values.size, turn.weight)
 
     @property
@@ -200,7 +200,7 @@ class Parallel:
         parts = [self.inside.carrier.pack(self.inside.steps(inside, turn), turn.clients)]
         kept: Vector | None = outside
         if self.outside is not None:
-            steps = self.outside.steps(outside, turn)[partition.travel]
+            steps = partition.travelling(self.outside.steps(outside, turn))
             parts.append(self.outside.carrier.pack(steps, turn.clients))
             kept = self.outside.kept(outside)
         return Protected(Payload("parallel", update.size, parts=tuple(parts)), kept)

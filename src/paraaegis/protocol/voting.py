@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.protocol.partition import permuted
 from paraaegis.types import Blob, Mask, Order, Vector
 
 Strategy = Callable[[Vector, int, np.random.Generator], Mask]
@@ -61,7 +62,7 @@ def _above(scores: NDArray[Any], cut: float, k: int) -> Mask:
 
 def cast(mask: Mask, order: Order) -> Blob:
     """A ballot: the client's votes by position in the secret order."""
-    return pack_positions(mask[order])
+    return pack_positions(permuted(mask, order))
 
 
 def pack_positions(chosen: Mask) -> Blob:
