@@ -83,7 +83,11 @@ class Privacy(Section, frozen=True):
     calibration: Literal["paper", "tight"] = "paper"
     unit: Literal["client", "client-replace"] = "client"  # tight: a client missing, or replaced by another
     noise: Literal["seeded", "secret"] = "seeded"  # seeded: a simulation that can be replayed, no guarantee
-    colluders: Count = 1  # lwe-secagg: clients assumed to know their own share of the noise and tell it
+    sigma: Annotated[float, Meta(ge=0)] = 0.0  # noise a coordinate; 0: what the budget allows for all rounds
+    participations: Annotated[int, Meta(ge=0)] = 0  # tight: rounds that a client takes part in at most; 0: any
+    inside_clip: Annotated[float, Meta(ge=0)] = 0.0  # clip the encrypted part to this and share noise for its sum
+    colluders: Count = 1  # shared noise: clients assumed to know their own share of it and tell it
+    floor: Annotated[int, Meta(ge=0)] = 0  # no client takes part in, or reads, a sum over fewer clients than this
     vary: Annotated[float, Meta(gt=0, le=1)] = 0.9  # varying-dp: the noise's geometric ratio a round
     vary_scale: Literal["deviation", "variance"] = "deviation"  # what that ratio multiplies
     vary_direction: Literal["down", "up"] = "down"  # whether the noise shrinks or grows
@@ -202,6 +206,20 @@ def _refuse_contradictions(config: Config) -> None:
     if federation.quorum > config.sampled:
         raise ConfigError(
             f"federation.quorum must be at most the {config.sampled} clients of a round, got {federation.quorum}"
+        )
+    if privacy.participations and (privacy.calibration == "paper" or protect.method == "varying-dp"):
+        raise ConfigError(
+            "privacy.participations is for equal noise of calibration 'tight': the paper's formula counts sampling by "
+            "its fraction, and a varying series needs all its rounds"
+        )
+    if (least := math.ceil(federation.rounds * config.sampled / federation.clients)) > privacy.participations > 0:
+        raise ConfigError(
+            f"privacy.participations must be at least {least} for {federation.rounds} rounds of {config.sampled} of "
+            f"{federation.clients} clients, got {privacy.participations}"
+        )
+    if privacy.floor > (federation.quorum or config.sampled):
+        raise ConfigError(
+            f"privacy.floor must be at most the quorum, {federation.quorum or config.sampled}, got {privacy.floor}"
         )
     for key, value in (("train.lr", config.train.lr), ("data.alpha", config.data.alpha)):
         if math.isinf(value):

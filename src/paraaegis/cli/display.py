@@ -89,6 +89,8 @@ def summary(result: Result) -> None:
     table.add_row("time", f"{result.seconds:.1f} s for {result.rounds} rounds")
     up, down = result.bytes_up / result.rounds, result.bytes_down / result.rounds
     table.add_row("bytes", f"{size(up)} up and {size(down)} down a round, all clients together")
+    if result.stopped:
+        table.add_row("stopped", result.stopped)
     table.add_row("folder", result.folder)
     Console(soft_wrap=True).print(table)
 
@@ -119,8 +121,17 @@ def show_promise(promise: Promise) -> None:
         epsilon = "" if one.epsilon is None else f"\nε = {one.epsilon:.4g}, δ = {one.delta:g}, unit: {one.unit}"
         table.add_row(one.adversary, one.kind + epsilon, one.why)
     console.print(table)
-    if promise.seeded:
-        console.print("Seeded noise is a simulation: whoever knows the seed can take it off. Set privacy.noise=secret.")
+    if promise.simulation:
+        console.print(
+            "Simulation without guarantee: the noise is seeded, and whoever knows the seed takes it off. The figures "
+            "are what the same run would carry with privacy.noise=secret.",
+            highlight=False,
+        )
+    if promise.spent:
+        count = ", ".join(f"{number} of {what}" for what, number in promise.spent.releases.items())
+        share = promise.spent.share_of_budget
+        used = "" if share is None else f"; of the budget, {100 * share:.1f}% is spent"
+        console.print(f"Spent in {promise.spent.rounds} rounds: {count or 'nothing'} released{used}.", highlight=False)
     noise = Table(title="The same budget under each calibration", title_justify="left")
     for name in ("calibration", "sensitivity Δ", "noise multiplier σ/Δ", "σ a coordinate"):
         noise.add_column(name, justify="left" if name == "calibration" else "right")

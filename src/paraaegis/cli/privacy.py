@@ -1,4 +1,4 @@
-"""`paraaegis privacy`: what a configuration promises, before any training."""
+"""`paraaegis privacy`: what a configuration promises before any training, or what a run has spent."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 from paraaegis.cli.options import Settings, print_json
-from paraaegis.config import load_config, make_config
+from paraaegis.config import Config, load_config, make_config
+from paraaegis.errors import ConfigError
 
 
 def privacy(
-    config: Annotated[Path | None, typer.Argument(help="A TOML file; without it, every default.")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML file, or a run's folder; without it, every default.")
+    ] = None,
     settings: Settings = None,
     epsilon: Annotated[float | None, typer.Option(help="The budget's ε.")] = None,
     delta: Annotated[float | None, typer.Option(help="The budget's δ.")] = None,
@@ -23,7 +26,7 @@ def privacy(
     decay: Annotated[float | None, typer.Option(help="varying-dp: the noise's ratio a round.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Show the noise and the guarantee of a configuration, by adversary and unit, under each calibration."""
+    """Show the noise and the guarantee of a configuration, by adversary and unit; for a run, what it has spent."""
     named = {
         "privacy.epsilon": epsilon,
         "privacy.delta": delta,
@@ -34,14 +37,21 @@ def privacy(
         "privacy.vary": decay,
     }
     changes = [*(settings or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
-    chosen = load_config(config, changes) if config else make_config({}, ["privacy.calibration=tight", *changes])
+    from paraaegis.experiments.promise import promise, spending
 
-    from paraaegis.experiments.promise import promise
-
-    found = promise(chosen)
+    if config is not None and config.is_dir():
+        if changes:
+            raise ConfigError(f"{config} is a run's folder: what was spent cannot be changed by options")
+        found = spending(config)
+    else:
+        found = promise(_chosen(config, changes))
     if as_json:
         print_json(found)
         return
     from paraaegis.cli.display import show_promise
 
     show_promise(found)
+
+
+def _chosen(config: Path | None, changes: list[str]) -> Config:
+    return load_config(config, changes) if config else make_config({}, ["privacy.calibration=tight", *changes])

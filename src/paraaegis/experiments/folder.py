@@ -2,6 +2,7 @@
 
     config.toml       what was run, every default filled in
     rounds.jsonl      one line a round
+    ledger.jsonl      every release, written before it was sent; never shortened
     checkpoint.npz    what a resumed run needs, readable by its owner alone; removed when the run is complete
     keys              the clients' secrets while the run goes on, readable by its owner alone
     model.pt          the final model, for plain torch
@@ -27,6 +28,7 @@ import tomli_w
 
 from paraaegis.config import Config, load_config
 from paraaegis.errors import ParaAegisError, RunError
+from paraaegis.privacy.ledger import read_ledger
 from paraaegis.protocol.state import ClientState, Line, ServerState, decode_state, encode_state
 from paraaegis.types import Arrays
 
@@ -39,6 +41,7 @@ class RunFolder:
         self._lock = path / ".lock"
         self.config = path / "config.toml"
         self.lines = path / "rounds.jsonl"
+        self.ledger = path / "ledger.jsonl"
         self.checkpoint = path / "checkpoint.npz"
         self.keys = path / "keys"
         self.model = path / "model.pt"
@@ -81,8 +84,9 @@ class RunFolder:
             return None
 
     def _check(self, config: Config, fresh: bool) -> None:
-        ours = {self.config, self.lines, self.checkpoint, self.keys, self.model, self.result}
+        ours = {self.config, self.lines, self.ledger, self.checkpoint, self.keys, self.model, self.result}
         if fresh:
+            self._keep_what_was_spent()
             for path in ours:
                 path.unlink(missing_ok=True)
         elif self.config.exists():
@@ -90,6 +94,13 @@ class RunFolder:
             return
         content = tomli_w.dumps(msgspec.to_builtins(config))
         write_whole(self.config, lambda file: file.write(content.encode()))
+
+    def _keep_what_was_spent(self) -> None:
+        if self.ledger.exists() and not all(release.simulated for release in read_ledger(self.ledger)):
+            raise RunError(
+                f"{self.ledger} records privacy that was really spent, and starting over would forget it; choose "
+                "another --out, and count what both runs spend"
+            )
 
     def _same(self, config: Config) -> None:
         try:
@@ -140,6 +151,8 @@ class RunFolder:
                         found.setdefault(client, {"state": {}, "learner": {}})[part][name] = stored[key]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise RunError(f"{self.checkpoint} is damaged: {error}; --fresh starts over") from error
+        if server.number and not self.ledger.exists():
+            raise RunError(f"{self.ledger} is gone: what the first {server.number} rounds spent cannot be known")
         self._take_back(server.lines)
         return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in found.items()}
 

@@ -1,16 +1,23 @@
-"""The guarantee of a configuration before anything is run, under both readings of the noise."""
+"""The guarantee of a configuration before anything is run, under both readings of the noise; what a run has spent."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from paraaegis.config import Config
-from paraaegis.experiments.wire import make_keys
-from paraaegis.methods import Materials, find_method, noise
+from paraaegis.errors import RunError
+from paraaegis.experiments.folder import RunFolder
+from paraaegis.experiments.wire import check_method, make_keys, resolve
+from paraaegis.methods import Materials, find_method
+from paraaegis.privacy.budget import budget
 from paraaegis.privacy.calibrate import rdp_multiplier, remark_multiplier, remark_sensitivity, tight_multiplier
 from paraaegis.privacy.guarantee import Guarantee, guarantees, sensitivity
+from paraaegis.privacy.ledger import SAMPLES, VOTES, Ledger, Release, releases_of
 
 
 class Calibration(msgspec.Struct, kw_only=True):
@@ -22,37 +29,79 @@ class Calibration(msgspec.Struct, kw_only=True):
     sigma: float
 
 
+class Spent(msgspec.Struct, kw_only=True):
+    """What a run's ledger holds, and how much of the budget the client that spent most has used (None: no budget)."""
+
+    releases: dict[str, int]
+    rounds: int
+    share_of_budget: float | None = None
+
+
 class Promise(msgspec.Struct, kw_only=True):
-    """What a configuration asks for and gets. `sigma` and `noise_multiplier` are the first round's."""
+    """What a configuration asks for and gets. `sigma` and `noise_multiplier` are the first round's.
+
+    With `simulation`, noise is seeded: no guarantee holds, and the figures are what secret noise would carry.
+    """
 
     method: str
     calibration: str
     unit: str
     noise_multiplier: float
     sigma: float
-    seeded: bool
+    simulation: bool
     guarantees: list[Guarantee]
     calibrations: list[Calibration]
+    spent: Spent | None = None
 
 
 def promise(config: Config) -> Promise:
-    """Work out the promises of a configuration whose `min_samples` is known (for calibration `paper`)."""
-    privacy, method = config.privacy, find_method(config.protect.method)
-    half = method.client(Materials(config, make_keys(config)))
-    gaussian = noise(config) if method.noisy else None
-    sigmas = gaussian.sigmas if gaussian else (0.0,)
-    change = sensitivity(privacy.clip, privacy.unit)
-    used = change
-    if sigmas[0] and privacy.calibration == "paper":
-        used = remark_sensitivity(privacy.clip, config.federation.min_samples)
+    """Work out the promises of a configuration whose `min_samples` is known (for calibration `paper`).
+
+    Sampling is counted at its worst: a client that is drawn in every round, or as often as participation is capped.
+    """
+    config = resolve(config, [config.federation.min_samples])
+    check_method(config, length=1)
+    half = find_method(config.protect.method).client(Materials(config, make_keys(config)))
+    parts = [*half.exposures, *([VOTES] if half.votes else []), *([SAMPLES] if _counted(config) else [])]
+    rounds = range(1, (config.privacy.participations or config.federation.rounds) + 1)
+    return _promise(config, [release for number in rounds for release in releases_of(parts, "any", number)])
+
+
+def spending(path: Path) -> Promise:
+    """What the run in this folder has spent, by its ledger."""
+    folder = RunFolder(path)
+    if (config := folder.read_config()) is None or not folder.ledger.exists():
+        raise RunError(f"{path} is not a run's folder with a config.toml and a ledger.jsonl")
+    ledger = Ledger(budget(config), folder.ledger)
+    found = _promise(config, ledger.releases)
+    found.spent = Spent(
+        releases=dict(Counter(release.what for release in ledger.releases)),
+        rounds=len({release.round for release in ledger.releases if release.round}),
+        share_of_budget=ledger.share,
+    )
+    return found
+
+
+def _counted(config: Config) -> bool:
+    return config.federation.weights == "samples"
+
+
+def _promise(config: Config, releases: Sequence[Release]) -> Promise:
+    privacy = config.privacy
+    first = next((release for release in releases if release.sigma), None)
+    used = sigma = 0.0
+    if first is not None:
+        paper, sigma = privacy.calibration == "paper", first.sigma
+        least = config.federation.min_samples
+        used = remark_sensitivity(first.clip, least) if paper else sensitivity(first.clip, privacy.unit)
     return Promise(
         method=config.protect.method,
         calibration=privacy.calibration,
         unit=privacy.unit,
-        noise_multiplier=sigmas[0] / used,
-        sigma=sigmas[0],
-        seeded=privacy.noise == "seeded",
-        guarantees=guarantees(half.exposures, half.votes, privacy.clip, sigmas, privacy.delta, privacy.unit),
+        noise_multiplier=sigma / used if used else 0.0,
+        sigma=sigma,
+        simulation=privacy.noise == "seeded",
+        guarantees=guarantees(releases, privacy.delta, privacy.unit),
         calibrations=[] if math.isinf(privacy.epsilon) else calibrations(config),
     )
 
@@ -60,9 +109,9 @@ def promise(config: Config) -> Promise:
 def calibrations(config: Config) -> list[Calibration]:
     """The paper's noise, exact accounting for either unit, and Rényi accounting, for the same (ε, δ) and rounds."""
     privacy, federation = config.privacy, config.federation
-    budget = (privacy.epsilon, privacy.delta, federation.rounds)
+    budget = (privacy.epsilon, privacy.delta, privacy.participations or federation.rounds)
     tight, rdp = tight_multiplier(*budget), rdp_multiplier(*budget)
-    remark = remark_multiplier(*budget, federation.fraction)
+    remark = remark_multiplier(privacy.epsilon, privacy.delta, federation.rounds, federation.fraction)
     found = [
         ("tight, client", sensitivity(privacy.clip, "client"), tight),
         ("tight, client-replace", sensitivity(privacy.clip, "client-replace"), tight),

@@ -15,9 +15,11 @@ from paraaegis.config import Config
 from paraaegis.crypto.keys import load_keys, save_keys
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.engines.local import LocalEngine
-from paraaegis.errors import ConfigError, RunError
+from paraaegis.errors import ConfigError, PrivacyError, RunError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.wire import check, check_method, make_keys, resolve, wire
+from paraaegis.privacy.budget import budget
+from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.desk import Desk
 from paraaegis.protocol.state import Line, ServerState
 from paraaegis.types import Learner, Vector
@@ -37,6 +39,7 @@ class Result(msgspec.Struct, kw_only=True):
     bytes_up: int
     bytes_down: int
     folder: str
+    stopped: str = ""  # why the run ended before its last round
     machine: dict[str, str] = {}
 
 
@@ -69,7 +72,7 @@ def federate(
     if len(learners) != config.federation.clients:
         raise ConfigError(f"federation.clients is {config.federation.clients}, got {len(learners)} learners")
     resolved = resolve(config, [learner.samples for learner in learners.values()])
-    return _run(resolved, learners, out, fresh, on_line, None)
+    return _run(resolved, learners, out, fresh, on_line, None, holdout=True)
 
 
 def _run(
@@ -79,6 +82,7 @@ def _run(
     fresh: bool,
     on_line: OnLine,
     save_model: SaveModel | None,
+    holdout: bool = False,
 ) -> Result:
     least = max(1, config.federation.min_samples)
     for name, learner in learners.items():
@@ -91,10 +95,10 @@ def _run(
             folder.tidy()
             return _as_result(done, folder)
         with SecretPool(config.engine.processes) as clients_pool, Pool(config.engine.processes) as server_pool:
-            weights = _carry_out(config, learners, folder, on_line, (clients_pool, server_pool))
+            weights, stopped = _carry_out(config, learners, folder, on_line, (clients_pool, server_pool), holdout)
         if save_model is not None:
             save_model(folder.model, weights)
-        result = summarise(config, folder)
+        result = summarise(config, folder, stopped)
         folder.complete(msgspec.to_builtins(result))
         return result
 
@@ -107,14 +111,20 @@ def _as_result(content: dict[str, Any], folder: RunFolder) -> Result:
 
 
 def _carry_out(
-    config: Config, learners: Mapping[str, Learner], folder: RunFolder, on_line: OnLine, pools: tuple[SecretPool, Pool]
-) -> Vector:
-    """Run what is left; the final model."""
+    config: Config,
+    learners: Mapping[str, Learner],
+    folder: RunFolder,
+    on_line: OnLine,
+    pools: tuple[SecretPool, Pool],
+    holdout: bool,
+) -> tuple[Vector, str]:
+    """Run what is left; the final model, and why the run stopped early if it did."""
     stored = folder.restore()
     if stored is None:
         save_keys(folder.keys, make_keys(config))
     evaluator = next(iter(learners))
-    wired = wire(config, learners, load_keys(folder.keys), evaluator, pools)
+    ledger = Ledger(budget(config), folder.ledger)
+    wired = wire(config, learners, load_keys(folder.keys), evaluator, pools, ledger, holdout)
     server, clients = stored if stored is not None else (ServerState(), {})
     if clients and set(clients) != set(learners):
         raise RunError(f"the checkpoint holds {sorted(clients)}, got learners {sorted(learners)}; --fresh starts over")
@@ -141,12 +151,14 @@ def _carry_out(
     for line in folder.read_lines():
         on_line(line)
     engine.run(Desk(wired.plan, wired.server, server), keep_line, keep_state)
-    return engine.states[evaluator].weights
+    return engine.states[evaluator].weights, server.stopped
 
 
-def summarise(config: Config, folder: RunFolder) -> Result:
+def summarise(config: Config, folder: RunFolder, stopped: str = "") -> Result:
     """The result of a run whose lines are all written."""
     lines = folder.read_lines()
+    if not lines:
+        raise PrivacyError(stopped)
     return Result(
         method=config.protect.method,
         rounds=len(lines),
@@ -155,6 +167,7 @@ def summarise(config: Config, folder: RunFolder) -> Result:
         bytes_up=sum(sum(line.bytes_up.values()) for line in lines),
         bytes_down=sum(sum(line.bytes_down.values()) for line in lines),
         folder=str(folder.path),
+        stopped=stopped,
         machine=machine(),
     )
 

@@ -16,7 +16,9 @@ from paraaegis.crypto.keys import FederationKeys, derive, new_vote_key
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError
-from paraaegis.methods import Materials, check_shares, find_method, noise
+from paraaegis.methods import Materials, check_inside, check_shares, find_method
+from paraaegis.privacy.budget import budget, noise
+from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.combine import ServerHalf
 from paraaegis.protocol.once import Once
 from paraaegis.protocol.plan import Plan
@@ -38,7 +40,7 @@ class Wired:
 def resolve(config: Config, samples: list[int]) -> Config:
     """Fill in what depends on the data: the quorum and the smallest data size."""
     federation = config.federation
-    quorum = federation.quorum or math.ceil(0.8 * config.sampled)
+    quorum = federation.quorum or max(math.ceil(0.8 * config.sampled), config.privacy.floor)
     least = federation.min_samples or min(samples)
     federation = msgspec.structs.replace(federation, quorum=quorum, min_samples=least)
     return msgspec.structs.replace(config, federation=federation)
@@ -76,6 +78,8 @@ def check_method(config: Config, length: int) -> None:
         )
     if method.noisy:
         noise(config)
+    if config.privacy.inside_clip:
+        check_inside(config)
     if method.server(config, None).shares:
         check_shares(config, length)
 
@@ -97,6 +101,7 @@ def make_plan(config: Config, learners: Mapping[str, Learner], evaluator: str) -
         strategy=config.protect.strategy,
         history=config.federation.history,
         seed=config.seed,
+        participations=config.privacy.participations,
         evaluators=(evaluator,),
     )
 
@@ -107,8 +112,13 @@ def wire(
     keys: FederationKeys,
     evaluator: str,
     pools: tuple[SecretPool, Pool] | None = None,
+    ledger: Ledger | None = None,
+    holdout: bool = False,
 ) -> Wired:
-    """Both halves of a run of a resolved configuration. Each has a pool of its own; only the clients' knows keys."""
+    """Both halves of a run of a resolved configuration. Each has a pool of its own; only the clients' knows keys.
+
+    With `holdout` clients evaluate on data of their own, which the ledger then counts as a release.
+    """
     clients_pool, server_pool = pools or (None, None)
     plan, method = check(config, learners, evaluator), find_method(config.protect.method)
     half, once = method.client(Materials(config, keys, clients_pool)), Once()
@@ -123,6 +133,9 @@ def wire(
             noise=_draw(config, Purpose.NOISE, index),
             votes=_draw(config, Purpose.SELECT, index),
             once=once,
+            ledger=ledger or Ledger(budget(config)),
+            simulated=config.privacy.noise == "seeded",
+            holdout=holdout,
         )
         for index, (name, learner) in enumerate(learners.items())
     }

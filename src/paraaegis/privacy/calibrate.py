@@ -69,6 +69,16 @@ def remark_multiplier(epsilon: float, delta: float, rounds: int, fraction: float
     return math.sqrt(2 * fraction * rounds * math.log(1 / delta)) / epsilon
 
 
+def remark_limit(epsilon: float, delta: float, fraction: float = 1.0) -> float:
+    """How much Σ (Δ/σ)² the Remark's formula allows for a budget: ε² / (2·q·ln(1/δ))."""
+    return epsilon**2 / (2 * fraction * math.log(1 / delta))
+
+
+def remark_epsilon(spent: float, delta: float, fraction: float = 1.0) -> float:
+    """The ε that the Remark's formula gives for Σ (Δ/σ)² = `spent`."""
+    return math.sqrt(2 * fraction * math.log(1 / delta) * spent)
+
+
 def varying(sigma: float, rounds: int, ratio: float) -> tuple[float, ...]:
     """Noise σ_t = σ_0·ρ^t that composes to what `rounds` equal releases of `sigma` do: Σ 1/σ_t² = T/σ²."""
     with np.errstate(over="ignore"):

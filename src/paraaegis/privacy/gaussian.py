@@ -28,9 +28,12 @@ class Gaussian:
         if any(not (0 <= sigma < math.inf) for sigma in self.sigmas):
             raise ConfigError(f"noise needs a finite standard deviation of at least 0, got {self.sigmas}")
 
-    def perturb(self, values: Vector, number: int, rng: np.random.Generator) -> Chunks:
-        """Clipped and noised values, chunk by chunk; a chunk's noise has a stream of its own, whoever asks for it."""
-        shrink, sigma, streams = self.shrink(values), self.sigmas[number - 1], branches(rng)
+    def perturb(self, values: Vector, number: int, rng: np.random.Generator, share: float = 1.0) -> Chunks:
+        """Clipped values with `share` of the noise, chunk by chunk.
+
+        A chunk's noise has a stream of its own, whoever asks for it first.
+        """
+        shrink, sigma, streams = self.shrink(values), share * self.sigmas[number - 1], branches(rng)
 
         def noised(index: int, where: slice) -> NDArray[np.float64]:
             chunk = np.multiply(values[where], shrink, dtype=np.float64)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
 from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.privacy.ledger import METRICS, SAMPLES, VOTES, releases_of
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.lwe_round import LweHalf
 from paraaegis.protocol.messages import (
@@ -66,12 +67,14 @@ def _hello(silo: Silo, message: RollCall) -> Hello:
     samples, least = silo.learner.samples, max(1, plan.min_samples)
     if samples < least:
         raise UpdateError(f"{silo.name} has {samples} samples; this federation's noise assumes at least {least}")
+    if not plan.uniform:
+        silo.ledger.record(releases_of([SAMPLES], silo.name, 0, 0, silo.simulated))
     test = secret_order(silo.vote_key, VERSION, plan.run, 0, 0, _TEST_ORDER)
     return Hello(
         where=where,
         config=plan.config,
         model=digest(silo.learner.initial()).hex(),
-        samples=samples,
+        weight=plan.weight(samples),
         fingerprint=fingerprint(silo.vote_key, plan.run, 0, 0, test, silo.ckks_id),
         public=silo.identity[1],
     )
@@ -87,6 +90,8 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
     state, report = _catch_up(silo, state, message.aggregates, number - 1, watch)
     if not message.train:
         return state, Reported(where=where, report=report)
+    if declined := silo.ledger.refusal(silo.releases(number, attempt)):
+        return state, Reported(where=where, report=report, declined=declined)
     if silo.half.votes:
         silo.once.soon(lambda: silo.order(number, attempt))
     with watch("train"):
@@ -95,6 +100,7 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
     state = replace(state, number=number, attempt=attempt, update=update, mark=mark)
     if not silo.half.votes:
         return _send(silo, state, None, report, watch, message.publics)
+    silo.ledger.record(releases_of([VOTES], silo.name, number, attempt, silo.simulated))
     with watch("vote"):
         votes = algorithm.vote(silo, update, number, attempt)
     ballot = Ballot(where=where, votes=votes, fingerprint=mark, report=report)
@@ -121,6 +127,7 @@ def _send(
     number, attempt, update = state.number, state.attempt, state.update
     if update is None:
         raise ProtocolError(f"{silo.name} has no update to send in round {number}")
+    silo.ledger.record(silo.releases(number, attempt))
     with watch("protect"):
         partition = None if elected is None else silo.partition(number, attempt, elected)
         protected = algorithm.protect(silo, state, update, partition, publics or {})
@@ -144,11 +151,12 @@ def _survivors(silo: Silo, state: ClientState, message: Survivors) -> tuple[Clie
 
 
 def _finish(silo: Silo, state: ClientState, message: Finish) -> tuple[ClientState, Message]:
-    where = silo.plan.where(silo.plan.rounds)
+    last = message.where.number
+    where = silo.plan.where(last)
     expect(message, Finish, where)
     _check_total(silo, state, message.total)
     state = replace(state, total=message.total, heaviest=message.heaviest)
-    state, report = _catch_up(silo, state, message.aggregates, silo.plan.rounds, Stopwatch())
+    state, report = _catch_up(silo, state, message.aggregates, last, Stopwatch())
     return state, Reported(where=where, report=report)
 
 
@@ -165,6 +173,8 @@ def _catch_up(
         raise ProtocolError(f"{silo.name} needs the aggregates of rounds {state.applied + 1} to {until}, got {came}")
     with watch("evaluate"):
         metrics = silo.learner.evaluate(state.weights) if state.applied else {}
+    if metrics and silo.holdout:
+        silo.ledger.record(releases_of([METRICS], silo.name, state.applied, 0, silo.simulated))
     state = replace(state, phase="idle", update=None, kept=None, elected=None)
     return state, Report(state.applied, metrics, watch.seconds)
 
@@ -173,6 +183,11 @@ def _apply(silo: Silo, state: ClientState, aggregate: Aggregate) -> ClientState:
     number, attempt = aggregate.number, aggregate.attempt
     if aggregate.payload is None:  # the round was aborted
         return algorithm.apply(silo, state, None, aggregate)
+    if len(set(aggregate.clients)) < silo.plan.quorum or not set(aggregate.clients) <= set(silo.plan.members(number)):
+        raise ProtocolError(
+            f"round {number} should be a sum over {silo.plan.quorum} or more of {silo.plan.members(number)}, "
+            f"got {aggregate.clients}"
+        )
     elected = None
     if state.phase == "sent" and (state.number, state.attempt) == (number, attempt):
         elected = state.elected

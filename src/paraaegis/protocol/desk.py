@@ -12,7 +12,19 @@ import msgspec
 
 from paraaegis.errors import CryptoError, DriftError, ProtocolError
 from paraaegis.protocol.combine import ServerHalf
-from paraaegis.protocol.messages import Aggregate, Begin, Frames, Message, Report, Where, pack, sizes, unpack
+from paraaegis.protocol.messages import (
+    Aggregate,
+    Begin,
+    Frames,
+    Message,
+    Report,
+    Reported,
+    Where,
+    expect,
+    pack,
+    sizes,
+    unpack,
+)
 from paraaegis.protocol.plan import Plan
 from paraaegis.protocol.state import Line, ServerState
 from paraaegis.types import Blob, Payload
@@ -58,7 +70,7 @@ class Desk:
     @property
     def weights(self) -> list[int]:
         """The weights of all enrolled clients."""
-        return [self.plan.weight(samples) for samples in self.state.samples.values()]
+        return list(self.state.weights.values())
 
     def open_line(self, number: int) -> Line:
         """The line of a round that begins now."""
@@ -108,6 +120,25 @@ class Desk:
         """Keep a client's report for the lines that it belongs to."""
         self._reports.setdefault(client, []).append(report)
 
+    def reported(self, line: Line, client: str, reply: Message, member: bool) -> bool:
+        """Take a report where no more was asked for, or where a member declines to take part. False: it is more."""
+        if member and not isinstance(reply, Reported):
+            return False
+        message = expect(reply, Reported, self.plan.where(line.round, self.state.attempt))
+        if member != bool(message.declined):
+            raise ProtocolError(f"{client} was {'' if member else 'not '}asked to train, got {message.declined!r}")
+        if member:
+            line.declined[client] = message.declined
+        self.note(client, message.report)
+        return True
+
+    def stop(self, line: Line, counted: list[str]) -> bool:
+        """Whether the run ends before this round because too few are willing to take part in it."""
+        if not line.declined or len(counted) >= self.plan.quorum:
+            return False
+        self.state.stopped = f"round {line.round}: {next(iter(line.declined.values()))}"
+        return True
+
     def missed(self, client: str) -> tuple[Aggregate, ...]:
         """The aggregates that this client has not seen, without what it knows of them."""
         return tuple(
@@ -139,7 +170,7 @@ class Desk:
         number, attempt = line.round, self.state.attempt
         aggregate = Aggregate(number, attempt)
         if total is not None and len(counted) >= self.plan.quorum:
-            weight = sum(self.plan.weight(self.state.samples[client]) for client in counted)
+            weight = sum(self.state.weights[client] for client in counted)
             aggregate = Aggregate(number, attempt, weight, tuple(counted), elected, total.close())
             line.clients = counted
         now = time.perf_counter()
@@ -168,8 +199,8 @@ class Desk:
         measured = {client: found[0].metrics for client, found in reports.items() if found[0].metrics}
         for name in sorted({name for metrics in measured.values() for name in metrics}):
             found = {client: metrics[name] for client, metrics in measured.items() if name in metrics}
-            weight = sum(self.state.samples[client] for client in found)
-            line.metrics[name] = sum(value * self.state.samples[client] / weight for client, value in found.items())
+            weight = sum(self.state.weights[client] for client in found)
+            line.metrics[name] = sum(value * self.state.weights[client] / weight for client, value in found.items())
         self.state.lines += 1
         yield line
 

@@ -23,10 +23,10 @@ from paraaegis.crypto.streams import system
 from paraaegis.errors import CryptoError, ProtocolError
 from paraaegis.grid import STEP, from_grid, iterate_grid, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
-from paraaegis.privacy.guarantee import Exposure
+from paraaegis.privacy.ledger import Exposure
 from paraaegis.protocol.combine import expect_kind
 from paraaegis.protocol.desk import Desk, Steps, same
-from paraaegis.protocol.messages import Message, Reported, ShareSum, Survivors, Upload, Where, expect
+from paraaegis.protocol.messages import Message, ShareSum, Survivors, Upload, Where, expect
 from paraaegis.protocol.protect import Protected, Sight, Turn
 from paraaegis.types import Blob, Payload, Vector
 
@@ -47,7 +47,7 @@ class LweHalf:
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """The server unmasks the noised sum and nothing else; clients get it from there."""
-        return (Exposure(server="noised", clients="noised"),)
+        return (Exposure("update", server="noised", clients="noised", noise=self.gaussian),)
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """Clip, weigh, scale, round; mask with a fresh secret and add the error; seal the secret's shares."""
@@ -142,8 +142,7 @@ def serve_lwe_round(desk: Desk, number: int) -> Steps:
     prints: dict[str, str] = {}
 
     def take_upload(client: str, reply: Message) -> None:
-        if client not in members:
-            desk.note(client, expect(reply, Reported, where).report)
+        if desk.reported(line, client, reply, client in members):
             return
         upload = expect(reply, Upload, where)
         same({**prints, client: upload.fingerprint}, "models")
@@ -161,7 +160,9 @@ def serve_lwe_round(desk: Desk, number: int) -> Steps:
 
     answered = yield from desk.ask(line, desk.begins(where, set(members)), take_upload)
     yield from desk.conclude(answered, number - 1)
-    survivors = [client for client in answered if client in members]
+    survivors = [client for client in answered if client in prints]
+    if desk.stop(line, survivors):
+        return
     if len(survivors) < plan.quorum:
         desk.combine(line, None, [], None)
         return

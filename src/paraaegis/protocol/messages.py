@@ -61,11 +61,11 @@ class RollCall(Message, frozen=True, tag="roll-call"):
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """Client: digests of configuration and first model, sample count, keyed fingerprint of a test order."""
+    """Client: digests of configuration and first model, its weight, keyed fingerprint of a test order."""
 
     config: str
     model: str
-    samples: int
+    weight: int
     fingerprint: str
     public: bytes = b""  # to which key shares for this client are sealed
 
@@ -125,9 +125,10 @@ class Finish(Message, frozen=True, tag="finish"):
 
 
 class Reported(Message, frozen=True, tag="reported"):
-    """Client: a report and nothing else."""
+    """Client: a report and nothing else; `declined` says why, where more was asked for."""
 
     report: Report
+    declined: str = ""
 
 
 AnyMessage = RollCall | Hello | Begin | Ballot | Elected | Upload | Survivors | ShareSum | Finish | Reported

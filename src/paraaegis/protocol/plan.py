@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from paraaegis.protocol.messages import Where
 from paraaegis.protocol.schedule import Schedule
@@ -27,6 +30,7 @@ class Plan:
     strategy: str
     history: int
     seed: int
+    participations: int = 0  # rounds that a client is drawn for at most; 0: any
     evaluators: tuple[str, ...] = ()
 
     def where(self, number: int, attempt: int = 0) -> Where:
@@ -41,10 +45,22 @@ class Plan:
         """Line 3 of Algorithm 1: the clients of this round, drawn from a public seed."""
         if self.sampled >= len(self.clients):
             return self.clients
-        chosen = stream(self.seed, Purpose.SAMPLE, number=number).choice(
-            len(self.clients), size=self.sampled, replace=False
-        )
-        return tuple(self.clients[index] for index in sorted(chosen))
+        return tuple(self.clients[index] for index in sorted(self._draws[number - 1]))
+
+    @cached_property
+    def _draws(self) -> list[list[int]]:
+        """Who is drawn in each round. Where participation is capped, those drawn least often come first."""
+        draws, counts = [], np.zeros(len(self.clients), dtype=np.int64)
+        for number in range(1, self.rounds + 1):
+            rng = stream(self.seed, Purpose.SAMPLE, number=number)
+            if self.participations:
+                shuffled = rng.permutation(len(self.clients))
+                chosen = shuffled[np.argsort(counts[shuffled], kind="stable")][: self.sampled]
+            else:
+                chosen = rng.choice(len(self.clients), size=self.sampled, replace=False)
+            counts[chosen] += 1
+            draws.append(chosen.tolist())
+        return draws
 
     def longest_absence(self) -> tuple[str, int]:
         """The client that goes longest without a message, and for how many rounds' aggregates it then asks at once."""

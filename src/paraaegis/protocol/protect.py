@@ -6,6 +6,7 @@ guard for the whole update, or one inside and one outside the partition. The ser
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,7 +17,7 @@ from paraaegis.crypto.ckks import Secret
 from paraaegis.errors import ProtocolError
 from paraaegis.grid import from_grid, grid_of, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
-from paraaegis.privacy.guarantee import Exposure, Seen
+from paraaegis.privacy.ledger import Exposure, Seen
 from paraaegis.protocol.combine import expect_kind, expect_length
 from paraaegis.protocol.partition import Partition
 from paraaegis.types import Blob, Grid, Payload, Vector
@@ -100,23 +101,34 @@ class Ckks:
 
 @dataclass(frozen=True)
 class Guard:
-    """Perturb, weigh, round, carry. With `feedback`, what clipping cut off is kept for the next round."""
+    """Perturb, weigh, round, carry. With `feedback`, what clipping cut off is kept for the next round.
+
+    Noise is this client's alone, or `among` clients share it: the sum of as many shares carries it, for the heaviest.
+    """
 
     carrier: Carrier
     gaussian: Gaussian | None = None
     feedback: bool = False
+    among: int = 0
 
     def steps(self, values: Vector, turn: Turn) -> Grid:
         """What this guard sends, in whole grid steps."""
         if self.gaussian is None:
             return grid_of(lambda _, where: values[where], values.size, turn.weight)
-        return grid_of(self.gaussian.perturb(values, turn.number, turn.rng), values.size, turn.weight)
+        noised = self.gaussian.perturb(values, turn.number, turn.rng, self._share(turn))
+        return grid_of(noised, values.size, turn.weight)
 
-    @property
-    def exposure(self) -> Exposure:
+    def _share(self, turn: Turn) -> float:
+        if not self.among:
+            return 1.0
+        if not 0 < turn.weight <= turn.heaviest:
+            raise ProtocolError(f"a weight of {turn.weight:.4g} is outside (0, {turn.heaviest:.4g}], the heaviest")
+        return turn.heaviest / turn.weight / math.sqrt(self.among)
+
+    def exposure(self, what: str) -> Exposure:
         """Who sees what of the values that this guard sends."""
         inner: Seen = "clear" if self.gaussian is None else "noised"
-        return Exposure(server="hidden" if self.carrier.hides else inner, clients=inner)
+        return Exposure(what, "hidden" if self.carrier.hides else inner, inner, self.gaussian)
 
     def kept(self, values: Vector) -> Vector | None:
         """What clipping takes away from `values`."""
@@ -162,7 +174,7 @@ class Whole:
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """See ClientHalf."""
-        return (self.guard.exposure,)
+        return (self.guard.exposure("update"),)
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """See ClientHalf."""
@@ -185,13 +197,13 @@ class Parallel:
     @property
     def withholds(self) -> bool:
         """See ClientHalf."""
-        return self.outside is None or self.outside.feedback
+        return self.outside is None or self.outside.feedback or self.inside.feedback
 
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """See ClientHalf."""
-        outside = Exposure("nothing", "nothing") if self.outside is None else self.outside.exposure
-        return (self.inside.exposure, outside)
+        inside = self.inside.exposure("inside")
+        return (inside,) if self.outside is None else (inside, self.outside.exposure("outside"))
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """See ClientHalf. Lines 13 to 16 of Algorithm 1."""
@@ -203,6 +215,9 @@ class Parallel:
             steps = partition.travelling(self.outside.steps(outside, turn))
             parts.append(self.outside.carrier.pack(steps, turn.clients))
             kept = self.outside.kept(outside)
+        if (cut := self.inside.kept(inside)) is not None:
+            kept = np.zeros_like(update) if kept is None else kept
+            kept[partition.inside] = cut
         return Protected(Payload("parallel", update.size, parts=tuple(parts)), kept)
 
     def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:

@@ -14,7 +14,7 @@ import numpy as np
 
 from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.protocol.desk import Desk, Steps, same
-from paraaegis.protocol.messages import Aggregate, Ballot, Elected, Message, Reported, Upload, expect
+from paraaegis.protocol.messages import Aggregate, Ballot, Elected, Message, Upload, expect
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.protect import Protected, Sight, Turn
 from paraaegis.protocol.silo import Silo
@@ -83,16 +83,18 @@ def serve_round(desk: Desk, number: int) -> Steps:
         desk.note(client, upload.report)
 
     def take_first(client: str, reply: Message) -> None:
-        if client not in members:
-            desk.note(client, expect(reply, Reported, where).report)
-        elif half.votes:
+        if desk.reported(line, client, reply, client in members):
+            return
+        if half.votes:
             take_ballot(client, reply)
         else:
             take_upload(client, reply)
 
     answered = yield from desk.ask(line, desk.begins(where, members), take_first)  # lines 4 to 9
     yield from desk.conclude(answered, number - 1)
-    counted = [client for client in answered if client in members]
+    counted = [client for client in answered if client in members - line.declined.keys()]
+    if desk.stop(line, counted):
+        return
     elected = None
     if half.votes and len(counted) >= plan.quorum:
         chosen = tally.elect()  # line 10

@@ -20,6 +20,8 @@ def serve(desk: Desk) -> Steps:
     yield from _roll_call(desk)
     for number in range(desk.state.number + 1, desk.plan.rounds + 1):
         yield from serve_lwe_round(desk, number) if desk.half.shares else serve_round(desk, number)
+        if desk.state.stopped:
+            break
         yield desk.state
     yield from _finish(desk)
 
@@ -40,30 +42,31 @@ def _roll_call(desk: Desk) -> Steps:
     same({client: hello.config for client, hello in hellos.items()}, "configurations", plan.config)
     same({client: hello.model for client, hello in hellos.items()}, "first models")
     same({client: hello.fingerprint for client, hello in hellos.items()}, "secret orders or CKKS keys")
-    samples = {client: hellos[client].samples for client in plan.clients}
-    if few := [client for client, count in samples.items() if count < max(1, plan.min_samples)]:
-        raise ProtocolError(f"{few[0]} has {samples[few[0]]} samples, at least {max(1, plan.min_samples)} are needed")
-    if state.samples not in ({}, samples):
-        raise ProtocolError(f"clients came back with other sample counts: {state.samples} became {samples}")
-    state.samples = samples
+    weights, least = {client: hellos[client].weight for client in plan.clients}, 1 if plan.uniform else plan.min_samples
+    if few := [client for client, weight in weights.items() if weight < max(1, least)]:
+        raise ProtocolError(f"{few[0]} has {weights[few[0]]} samples, at least {max(1, least)} are needed")
+    if state.weights not in ({}, weights):
+        raise ProtocolError(f"clients came back with other sample counts: {state.weights} became {weights}")
+    state.weights, state.stopped = weights, ""
     desk.publics = {client: hello.public for client, hello in hellos.items()}
-    state.seen = state.seen or dict.fromkeys(samples, 0)
+    state.seen = state.seen or dict.fromkeys(weights, 0)
 
 
 def _finish(desk: Desk) -> Steps:
     """Hand out the last aggregates, take the last metrics."""
-    plan, where = desk.plan, desk.plan.where(desk.plan.rounds)
+    plan, last = desk.plan, desk.state.number
+    where = plan.where(last)
 
     def take(client: str, reply: Message) -> None:
         desk.note(client, expect(reply, Reported, where).report)
 
-    line = desk.state.pending or Line(round=plan.rounds, ratio=0, elected=0)
+    line = desk.state.pending or Line(round=last, ratio=0, elected=0)
     finishes: dict[str, Message] = {
         client: Finish(where=where, total=sum(desk.weights), heaviest=max(desk.weights), aggregates=desk.missed(client))
         for client in plan.clients
     }
     answered = yield from desk.ask(line, finishes, take)
-    yield from desk.conclude(answered, plan.rounds)
+    yield from desk.conclude(answered, last)
     yield desk.state
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from paraaegis.crypto.sealing import new_pair
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
+from paraaegis.privacy.ledger import Ledger, Release, releases_of
 from paraaegis.protocol.messages import VERSION
 from paraaegis.protocol.once import Once
 from paraaegis.protocol.partition import Partition
@@ -35,7 +36,14 @@ class Silo:
     votes: Draw
     ckks_id: bytes = b""
     once: Once = field(default_factory=Once)
+    ledger: Ledger = field(default_factory=Ledger)
+    simulated: bool = True  # whether its noise can be replayed
+    holdout: bool = False  # whether it evaluates on data of its own
     identity: tuple[bytes, bytes] = field(default_factory=new_pair, repr=False)  # private and public, for shares
+
+    def releases(self, number: int, attempt: int) -> list[Release]:
+        """What this client lets go with its update in this round."""
+        return releases_of(self.half.exposures, self.name, number, attempt, self.simulated)
 
     def order(self, number: int, attempt: int) -> Order:
         """The secret order of a round."""

@@ -60,6 +60,7 @@ class Line(msgspec.Struct, kw_only=True):
     elected: int
     clients: list[str] = []
     dropped: dict[str, str] = {}
+    declined: dict[str, str] = {}
     agreement: float | None = None
     metrics: dict[str, float] = {}
     seconds: dict[str, float] = {}
@@ -72,11 +73,12 @@ class ServerState(msgspec.Struct, kw_only=True):
 
     number: int = 0  # rounds finished
     attempt: int = 0  # of every round from here on; a run that goes on with fresh noise must not repeat an order
-    samples: dict[str, int] = {}  # of enrolled clients
+    weights: dict[str, int] = {}  # of enrolled clients: sample counts, or 1 each
     seen: dict[str, int] = {}  # the last round each client has applied
     history: list[Aggregate] = []
     lines: int = 0  # written so far
     pending: Line | None = None  # the last round's line, whose metrics have not come yet
+    stopped: str = ""  # why the run ended before its last round
 
 
 def encode_state(state: ServerState) -> bytes:

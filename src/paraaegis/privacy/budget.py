@@ -1,0 +1,84 @@
+"""From a configuration to its noise and its budget; every client derives both for itself."""
+
+from __future__ import annotations
+
+import math
+
+from paraaegis.config import Config
+from paraaegis.errors import ConfigError
+from paraaegis.privacy.calibrate import (
+    mu_of,
+    remark_limit,
+    remark_multiplier,
+    remark_sensitivity,
+    tight_multiplier,
+    varying,
+)
+from paraaegis.privacy.gaussian import Gaussian
+from paraaegis.privacy.guarantee import sensitivity
+from paraaegis.privacy.ledger import Budget
+
+LARGEST_SIGMA = 1e6
+
+
+def noise(config: Config, parts: int = 1) -> Gaussian:
+    """Clipping and noise of the values outside, or of all; `parts` noised parts of an update share the budget."""
+    privacy, releases = config.privacy, config.federation.rounds
+    sigma = _sigma(config, privacy.clip, parts)
+    if config.protect.method != "varying-dp" or sigma == 0.0:
+        return Gaussian(privacy.clip, (sigma,) * releases)
+    ratio = math.sqrt(privacy.vary) if privacy.vary_scale == "variance" else privacy.vary
+    series = varying(sigma, releases, ratio)
+    if max(series) > LARGEST_SIGMA:
+        raise ConfigError(
+            f"privacy.vary = {privacy.vary} over {releases} rounds starts with noise of σ = {max(series):.3g}"
+        )
+    return Gaussian(privacy.clip, series if privacy.vary_direction == "down" else series[::-1])
+
+
+def inside_noise(config: Config, parts: int) -> Gaussian | None:
+    """Clipping of the encrypted values and the noise that their sum is to carry, where the configuration asks."""
+    clip = config.privacy.inside_clip
+    if not clip:
+        return None
+    return Gaussian(clip, (_sigma(config, clip, parts),) * config.federation.rounds)
+
+
+def budget(config: Config) -> Budget | None:
+    """What a client may spend in all; None where nothing is noised to a budget."""
+    privacy, federation = config.privacy, config.federation
+    if math.isinf(privacy.epsilon):
+        return None
+    if privacy.calibration == "tight":
+        limit = mu_of(privacy.epsilon, privacy.delta) ** 2
+        return Budget(sensitivity(1.0, privacy.unit), limit, privacy.epsilon, privacy.delta, f"unit: {privacy.unit}")
+    return Budget(
+        remark_sensitivity(1.0, federation.min_samples),
+        remark_limit(privacy.epsilon, privacy.delta, federation.fraction),
+        privacy.epsilon,
+        privacy.delta,
+        "the paper's Remark",
+        federation.fraction,
+    )
+
+
+def _sigma(config: Config, clip: float, parts: int) -> float:
+    """σ a coordinate of values clipped to `clip`."""
+    privacy, federation = config.privacy, config.federation
+    if math.isinf(privacy.epsilon):
+        return 0.0
+    if privacy.calibration == "paper" and federation.min_samples < 1:
+        raise ConfigError("calibration 'paper' needs federation.min_samples, the smallest client's data size")
+    if privacy.sigma:
+        sigma = privacy.sigma * clip / privacy.clip
+    elif privacy.calibration == "tight":
+        releases = parts * (privacy.participations or federation.rounds)
+        sigma = sensitivity(clip, privacy.unit) * tight_multiplier(privacy.epsilon, privacy.delta, releases)
+    else:
+        multiplier = remark_multiplier(privacy.epsilon, privacy.delta, parts * federation.rounds, federation.fraction)
+        sigma = remark_sensitivity(clip, federation.min_samples) * multiplier
+    if sigma > LARGEST_SIGMA:
+        raise ConfigError(
+            f"this budget asks for noise of σ = {sigma:.3g}; beyond {LARGEST_SIGMA:.0e} nothing can be sent"
+        )
+    return sigma
