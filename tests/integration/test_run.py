@@ -67,7 +67,14 @@ def test_a_run_shows_its_rounds_its_result_and_where_it_lies(finished):
 
 def test_a_run_leaves_its_configuration_lines_model_and_result(finished):
     _, folder = finished
-    assert sorted(contents(folder)) == [".lock", "config.toml", "ledger.jsonl", "model.pt", "result.json", "rounds.jsonl"]
+    assert sorted(contents(folder)) == [
+        ".lock",
+        "config.toml",
+        "ledger.jsonl",
+        "model.pt",
+        "result.json",
+        "rounds.jsonl",
+    ]
 
 
 def test_the_written_configuration_is_complete_and_resolved(finished):

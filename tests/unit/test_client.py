@@ -121,7 +121,11 @@ def test_an_elected_for_elsewhere_is_refused(field, came):
 def test_a_finish_for_elsewhere_is_refused(field, came):
     playing = hand(*FEDAVG, rounds=1)
     aggregate = playing.round(1)
-    refused(playing, elsewhere(playing.finish(aggregate), **{field: came}), "Finish does not belong here|needs the aggregates of rounds 2 to 2")
+    refused(
+        playing,
+        elsewhere(playing.finish(aggregate), **{field: came}),
+        "Finish does not belong here|needs the aggregates of rounds 2 to 2",
+    )
     playing.send(ME, playing.finish(aggregate))
 
 

@@ -29,7 +29,7 @@ from paraaegis.types import Buffer
 
 ARENA = 32 * max(profile.chunk for profile in PROFILES.values())  # bytes: twice what a chunk ever takes
 AHEAD = 3  # tasks a worker has on its desk
-SMALL = 2  # chunks: vectors of no more than this gain nothing from a second process
+SMALL = 1  # chunks: what is no longer gains nothing from a second process
 
 
 class Pool:

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paraaegis.cores import each
 from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.grid import slices
 from paraaegis.protocol.partition import permuted
 from paraaegis.types import Blob, Mask, Order, Vector
 
@@ -74,20 +76,33 @@ def pack_positions(chosen: Mask) -> Blob:
 
 def unpack_positions(blob: Blob, k: int, length: int) -> Mask:
     """The set that `pack_positions` packed; refuses one that is not exactly k of `length` positions."""
+    if _listed(blob, k, length):
+        chosen = np.zeros(length, dtype=np.bool_)
+        chosen[_positions(blob, length)] = True
+        return chosen
+    return _mask(blob, k, length)
+
+
+def _listed(blob: Blob, k: int, length: int) -> bool:
+    """Whether k of `length` positions come as a list rather than as bits; refuses another size than either has."""
     bits = (length + 7) // 8
     if len(blob) != min(4 * k, bits):
         raise ProtocolError(f"{k} of {length} positions take {min(4 * k, bits)} bytes, got {len(blob)}")
-    if 4 * k < bits:
-        chosen = np.zeros(length, dtype=np.bool_)
-        positions = np.frombuffer(blob.view, dtype="<u4")
-        if positions.size and positions.max() >= length:
-            raise ProtocolError(f"a position must be below {length}, got {positions.max()}")
-        chosen[positions] = True
-    else:
-        unpacked = np.unpackbits(np.frombuffer(blob.view, dtype=np.uint8))
-        if unpacked[length:].any():
-            raise ProtocolError(f"votes beyond the {length} positions")
-        chosen = unpacked[:length].view(np.bool_)
+    return 4 * k < bits
+
+
+def _positions(blob: Blob, length: int) -> NDArray[np.uint32]:
+    positions = np.frombuffer(blob.view, dtype="<u4")
+    if positions.size and (positions[-1] >= length or not (positions[:-1] < positions[1:]).all()):
+        raise ProtocolError(f"positions must ascend and be below {length}, got others, up to {positions.max()}")
+    return positions
+
+
+def _mask(blob: Blob, k: int, length: int) -> Mask:
+    unpacked = np.unpackbits(np.frombuffer(blob.view, dtype=np.uint8))
+    if unpacked[length:].any():
+        raise ProtocolError(f"votes beyond the {length} positions")
+    chosen: Mask = unpacked[:length].view(np.bool_)
     if (count := int(np.count_nonzero(chosen))) != k:
         raise ProtocolError(f"exactly {k} positions were expected, got {count}")
     return chosen
@@ -102,14 +117,23 @@ class Tally:
 
     def add(self, ballot: Blob) -> None:
         """Count one client's ballot; refuses one without exactly k votes."""
-        self.counts += unpack_positions(ballot, self.k, self.length)
+        if _listed(ballot, self.k, self.length):
+            self.counts[_positions(ballot, self.length)] += 1
+        else:
+            chosen = _mask(ballot, self.k, self.length)
+
+            def count(_: int, where: slice) -> None:
+                self.counts[where] += chosen[where]
+
+            each(count, slices(self.length))
         self.ballots += 1
 
     def elect(self) -> Mask:
         """The k positions with most votes. Ties go to the lower position, which is fair: the order is random."""
         if self.k in (0, self.length):
             return np.full(self.length, self.k > 0)
-        least = np.bincount(self.counts, minlength=self.ballots + 1)[::-1].cumsum()[::-1]  # least[c]: with ≥ c votes
+        parts = each(lambda _, where: np.bincount(self.counts[where], minlength=self.ballots + 1), slices(self.length))
+        least = np.sum(parts, axis=0)[::-1].cumsum()[::-1]  # least[c]: positions with ≥ c votes
         cut = int(np.flatnonzero(least >= self.k)[-1])
         return _above(self.counts, cut, self.k)
 
