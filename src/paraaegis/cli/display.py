@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from paraaegis.experiments.audit import Audit
 from paraaegis.experiments.compare import Table as Comparison
 from paraaegis.experiments.compare import by_label, cells_text, headers, splits_of
 from paraaegis.experiments.promise import Promise
@@ -138,3 +139,38 @@ def show_promise(promise: Promise) -> None:
     for row in promise.calibrations:
         noise.add_row(row.name, f"{row.sensitivity:.4g}", f"{row.noise_multiplier:.4f}", f"{row.sigma:.4g}")
     console.print(noise)
+
+
+@contextmanager
+def ticking(title: str, steps: int) -> Iterator[Callable[[], None]]:
+    """A function that advances a bar on a terminal, on standard error; elsewhere the title is all that is shown."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        sys.stderr.write(f"{title}\n")
+        yield lambda: None
+        return
+    with Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console) as progress:
+        task = progress.add_task(title, total=steps)
+        yield lambda: progress.update(task, advance=1)
+
+
+def show_audits(audits: list[Audit]) -> None:
+    """What was proved beside what is claimed."""
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    table = Table(title="What an attack proves, and what is claimed (99.9% confidence)", title_justify="left")
+    for name in ("method", "against", "unit"):
+        table.add_column(name)
+    for name in ("claimed μ", "proved μ", "claimed ε", "proved ε", "δ"):
+        table.add_column(name, justify="right")
+    table.add_column("claim")
+    for one in audits:
+        for found in one.findings:
+            stands = "stands" if found.mu_bound <= found.mu_claimed else "REFUTED"
+            figures = (found.mu_claimed, found.mu_bound, found.epsilon_claimed, found.epsilon_bound)
+            cells = [f"{figure:.3f}" for figure in figures]
+            table.add_row(one.name, found.adversary, found.unit, *cells, f"{found.delta:g}", stands)
+    console.print(table)
+    console.print(
+        "Each game has a budget of its own at which the claim is μ = 1, so that an attack can show something.",
+        highlight=False,
+    )

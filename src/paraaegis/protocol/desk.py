@@ -136,7 +136,8 @@ class Desk:
         """Whether the run ends before this round because too few are willing to take part in it."""
         if not line.declined or len(counted) >= self.plan.quorum:
             return False
-        self.state.stopped = f"round {line.round}: {next(iter(line.declined.values()))}"
+        first = min(line.declined, key=self.plan.clients.index)
+        self.state.stopped = f"round {line.round}: {line.declined[first]}"
         return True
 
     def missed(self, client: str) -> tuple[Aggregate, ...]:
