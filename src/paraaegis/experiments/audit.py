@@ -118,8 +118,7 @@ def game_config(config: Config, rounds: int) -> Config:
     privacy, samples = config.privacy, max(1, config.federation.min_samples)
     if math.isinf(privacy.epsilon) or math.isinf(privacy.clip):
         raise ConfigError("there is no noise to audit: privacy.epsilon and privacy.clip must be finite")
-    shares = config.protect.method == "lwe-secagg"
-    quorum = privacy.colluders + (1 if shares else 2)
+    quorum = privacy.colluders + 1  # all but one tell the observer their noise, which is then as good as not there
     if privacy.calibration == "tight":
         epsilon = epsilon_of(TARGET_MU, privacy.delta)
     else:  # the ε that the Remark gives to noise whose honest, client-level μ is 1
@@ -198,27 +197,18 @@ class Game:
         )
 
     def _round(self, update: Vector, number: int, attempt: int) -> Vector:
-        """The sum that this round reveals, in the units of the update; all clients but the first have nothing."""
+        """What this round reveals of the first client, in the units of its update; the others send nothing."""
         clients = len(self._pairs)
         sight = Sight(number, attempt, clients, 1 / clients, self._partition)
-        senders = range(clients) if isinstance(self._half, LweHalf) else range(self._uploads)
-        uploads = [
-            self._half.protect(update if index == 0 else np.zeros_like(update), self._turn(sight, index))
-            for index in senders
-        ]
-        if isinstance(self._half, LweHalf):
-            payload = self._unmasked(self._half, sight, uploads)
+        upload = self._half.protect(update, self._turn(sight, 0))
+        if isinstance(self._half, LweHalf):  # nobody can take part alone
+            others = [self._half.protect(np.zeros_like(update), self._turn(sight, i)) for i in range(1, clients)]
+            payload = self._unmasked(self._half, sight, [upload, *others])
         else:
             total = self._server.open(LENGTH, self._k)
-            for upload in uploads:
-                total.add(upload.payload)
+            total.add(upload.payload)
             payload = total.close()
         return self._half.reveal(payload, sight, float(clients))
-
-    @property
-    def _uploads(self) -> int:
-        """Noise of its own must hide a client alone; shared noise hides it among the quorum less the colluders."""
-        return self.config.federation.quorum - self.config.privacy.colluders if self.config.privacy.inside_clip else 1
 
     def _turn(self, sight: Sight, index: int) -> Turn:
         return Turn(
