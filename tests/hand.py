@@ -40,7 +40,8 @@ class Hand:
         return unpack(pack(reply))
 
     def begin(self, number: int, *aggregates: Aggregate, attempt: int = 0, **changed) -> Begin:
-        fields = {"where": self.plan.where(number, attempt), "total": self.total, "aggregates": aggregates} | changed
+        where, heaviest = self.plan.where(number, attempt), max(self.weights.values())
+        fields = {"where": where, "total": self.total, "heaviest": heaviest, "aggregates": aggregates} | changed
         return Begin(**fields)
 
     def elect(self, number: int, ballots: Sequence[Message], attempt: int = 0) -> Elected:
@@ -50,7 +51,10 @@ class Hand:
         return Elected(where=self.plan.where(number, attempt), positions=pack_positions(tally.elect()))
 
     def finish(self, *aggregates: Aggregate) -> Finish:
-        return Finish(where=self.plan.where(self.plan.rounds), total=self.total, aggregates=aggregates)
+        heaviest = max(self.weights.values())
+        return Finish(
+            where=self.plan.where(self.plan.rounds), total=self.total, heaviest=heaviest, aggregates=aggregates
+        )
 
     def round(
         self,

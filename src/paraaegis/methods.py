@@ -173,11 +173,13 @@ def check_shares(config: Config, length: int) -> None:
     """Refuse what lwe-secagg cannot do: no noise, noise too small to hide, or a quorum that shares cannot serve."""
     if math.isinf(config.privacy.epsilon):
         raise ConfigError("lwe-secagg is secure by its noise: privacy.epsilon must be finite")
-    packing = thresholds(config.sampled, config.federation.quorum)
-    if config.privacy.colluders >= packing.needed:
+    quorum, colluders = config.federation.quorum, config.privacy.colluders
+    thresholds(config.sampled, quorum)
+    if 2 * quorum <= config.sampled + colluders:
         raise ConfigError(
-            f"privacy.colluders must be under the quorum {packing.needed}, got {config.privacy.colluders}"
+            f"lwe-secagg needs a quorum over half of its {config.sampled} clients and {colluders} colluders together, "
+            f"got {quorum}: otherwise two sets of survivors could be asked for, whose difference reveals a client"
         )
-    gaussian, quorum, colluders = noise(config), config.federation.quorum, config.privacy.colluders
+    gaussian = noise(config)
     for sigma in (min(gaussian.sigmas), max(gaussian.sigmas)):  # weights scale both alike, so they do not matter here
         lwe.plan(gaussian.clip, sigma, length, config.sampled, quorum, colluders)

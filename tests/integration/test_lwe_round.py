@@ -251,3 +251,10 @@ def test_lwe_without_noise_is_refused_before_any_work():
 def test_a_quorum_that_shares_cannot_serve_is_refused():
     with pytest.raises(CryptoError, match="quorum"):
         play(np.zeros((4, 10)), *SETTINGS, "federation.quorum=2")
+
+
+def test_a_quorum_that_two_disjoint_enough_sets_could_reach_is_refused():
+    """Of ten clients, two sets of six differ by enough for the server and two colluders to unmask one client."""
+    settings = (*SETTINGS, "federation.clients=10", "federation.rounds=1", "privacy.colluders=2", "federation.quorum=6")
+    with pytest.raises(ConfigError, match="a quorum over half of its 10 clients and 2 colluders"):
+        wired_of(configure(*settings), learners_of(np.zeros((10, 20), dtype=np.float32)))

@@ -51,7 +51,7 @@ def test_a_client_refuses_a_round_whose_past_it_was_not_given():
     wired = wired_of(configure("federation.clients=6", "federation.rounds=8", *HALF), learners_of(UPDATES))
     silo = wired.silos[wired.plan.members(4)[0]]
     with pytest.raises(ProtocolError, match=r"needs the aggregates of rounds 1 to 3, got \[\]"):
-        client.step(silo, client.start(silo), Begin(where=wired.plan.where(4), total=60, aggregates=()))
+        client.step(silo, client.start(silo), Begin(where=wired.plan.where(4), total=60, heaviest=10, aggregates=()))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -477,3 +477,36 @@ def test_the_first_model_is_the_learners():
     learner.initial = lambda: np.array([1, 2, 3], dtype=np.float32)
     playing = Hand(np.ones((1, 3)))
     assert start(replace(playing.silos[ME], learner=learner)).weights.tolist() == [1, 2, 3]
+
+
+# What the server says of weights and of the vote
+
+
+@pytest.mark.parametrize("heaviest", [0, 9, 21])
+def test_a_heaviest_weight_below_the_own_or_above_the_total_is_refused(heaviest):
+    refused(hand(), hand().begin(1, heaviest=heaviest), f"heaviest weight must be 10 to 20, got {heaviest}")
+
+
+def test_the_heaviest_weight_does_not_change_from_round_to_round():
+    playing = hand(*FEDAVG)
+    aggregate = playing.round(1)
+    refused(playing, playing.begin(2, aggregate, heaviest=11), "heaviest weight must be 10, got 11")
+
+
+def test_with_uniform_weights_a_sum_weighs_as_many_as_are_in_it():
+    playing = hand(*FEDAVG, "federation.weights=uniform")
+    refused(playing, playing.begin(1, total=3), "2 clients of weight 1")
+    aggregate = playing.round(1)
+    refused(playing, playing.begin(2, msgspec.structs.replace(aggregate, weight=1)), "should weigh")
+
+
+def test_clients_that_were_told_different_outcomes_of_a_vote_show_it_in_their_uploads():
+    playing, elected = voted()
+    other = np.roll(unpack_positions(elected.positions, 10, LENGTH), 1)
+    uploads = [
+        playing.send(ME, elected),
+        playing.send(PEER, msgspec.structs.replace(elected, positions=pack_positions(other))),
+    ]
+    assert uploads[0].fingerprint != uploads[1].fingerprint
+    same = voted()[0]
+    assert len({same.send(client, elected).fingerprint for client in (ME, PEER)}) == 1

@@ -235,7 +235,12 @@ class Game:
             rows[index] = np.frombuffer(row.view, "<u4").astype(np.int64)
         form, seed = lwe.FORMS[half.form], public_seed(half.run, sight.number, sight.attempt)
         secret = rebuild(rows, form.size, thresholds(quorum, quorum))
-        return Unmasked(lwe.unmask(total.values, form, seed, secret, quorum)).close()
+        values = lwe.unmask(total.values, form, seed, secret, quorum)
+        return Unmasked(values - sum(self._told(half, sight, index) for index in range(1, quorum))).close()
+
+    def _told(self, half: LweHalf, sight: Sight, index: int) -> NDArray[np.int64]:
+        """The error of a colluder, who tells it to the observer."""
+        return lwe.error(self._turn(sight, index).rng, half.numbers(sight, LENGTH).error_std, LENGTH)
 
 
 def _halves(vote_key: bytes) -> Partition:

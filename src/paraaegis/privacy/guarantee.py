@@ -16,7 +16,7 @@ VALUES = ("update", "inside", "outside")
 
 
 class Guarantee(msgspec.Struct, frozen=True):
-    """What holds against one adversary. `kind`: dp, dp given the partition, computational, or none."""
+    """What holds against one adversary. `kind`: dp, dp given the partition, computational (dp), or none."""
 
     adversary: str
     kind: str
@@ -52,7 +52,7 @@ def mu_against(adversary: str, releases: Iterable[Release], unit: str) -> float 
     """μ of the client that spent most, by what this adversary sees noised; None where noise is missing."""
     squares: dict[str, float] = defaultdict(float)
     for release in releases:
-        if _sight(release, adversary) == "noised":
+        if _sight(release, adversary) in ("noised", "summed"):
             if release.sigma <= 0:
                 return None
             squares[release.client] += (sensitivity(release.clip, unit) / release.sigma) ** 2
@@ -71,7 +71,7 @@ def _beside(releases: Iterable[Release]) -> str:
     """What the server is told beside the values."""
     known = {"samples": "its number of samples", "metrics": "what it measured on its own hold-out data"}
     told = [text for what, text in known.items() if any(release.what == what for release in releases)]
-    return f"; {' and '.join(told)} it tells in clear, without any guarantee" if told else ""
+    return f"; beside them a client tells {' and '.join(told)} in clear" if told else ""
 
 
 def _dp(releases: Sequence[Release], adversary: str, delta: float, unit: str) -> Dp:
@@ -96,6 +96,12 @@ def _against_server(seen: set[Seen], votes: bool, beside: str, dp: Dp) -> Guaran
             "noised values pass it; which they are depends on a vote that hides positions by a key, not by noise, "
             f"so there is no total (ε, δ){beside}",
         )
+    if "summed" in seen:
+        return dp(
+            "computational dp",
+            "it can unmask only the sum, which carries this noise, if learning with errors is hard and it names one "
+            f"set of survivors{beside}",
+        )
     if "noised" in seen:
         return dp(
             "dp", f"all values that pass it are clipped and noised, whatever it does with them afterwards{beside}"
@@ -106,7 +112,7 @@ def _against_server(seen: set[Seen], votes: bool, beside: str, dp: Dp) -> Guaran
 
 def _against_readers(adversary: str, seen: set[Seen], votes: bool, dp: Dp) -> Guarantee:
     if "clear" in seen:
-        whose = "they decrypt it" if adversary == CLIENTS else "it is in the model"
+        whose = "they read it" if adversary == CLIENTS else "it is in the model"
         part = "the sum of the encrypted part" if votes else "the sum"
         return Guarantee(adversary, "none", f"{part} carries no noise, and {whose}")
     if votes:
@@ -114,4 +120,4 @@ def _against_readers(adversary: str, seen: set[Seen], votes: bool, dp: Dp) -> Gu
         return dp(
             "dp given the partition", f"every value in the aggregate is noised, but {known}, which no noise protects"
         )
-    return dp("dp", "every value in the aggregate was clipped, and it carries this noise at least")
+    return dp("dp", "every value was clipped, and a sum over a quorum carries this noise at least")

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import msgspec
 
@@ -20,7 +20,7 @@ from paraaegis.errors import PrivacyError, RunError
 from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon
 from paraaegis.privacy.gaussian import Gaussian
 
-Seen = Literal["nothing", "clear", "noised", "hidden"]
+Seen = Literal["nothing", "clear", "noised", "summed", "hidden"]
 _ROUNDING = 1 + 1e-9
 
 
@@ -40,7 +40,8 @@ class Exposure:
 class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that one client let go in one round. `sigma` is noise of a value clipped to `clip`.
 
-    Hidden means by a key: values under CKKS, positions of votes under the secret order.
+    Hidden means by a key: values under CKKS, positions of votes under the secret order. Summed means that only a noised
+    sum can be seen, if nobody cheats and learning with errors is hard.
     """
 
     round: int
@@ -77,7 +78,7 @@ def releases_of(
 
 
 VOTES = Exposure("votes", server="hidden", clients="clear")
-SAMPLES = Exposure("samples", server="clear", clients="nothing")
+SAMPLES = Exposure("samples", server="clear", clients="clear")
 METRICS = Exposure("metrics", server="clear", clients="nothing")
 
 
@@ -166,7 +167,8 @@ class Ledger:
     def _write(self, releases: Sequence[Release]) -> None:
         if self._path is None or not releases:
             return
-        with self._path.open("ab") as file:
+        with self._path.open("ab+") as file:
+            _cut_scraps(file)
             file.write(b"".join(msgspec.json.encode(release) + b"\n" for release in releases))
             file.flush()
             if not all(release.simulated for release in releases):
@@ -174,14 +176,20 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> list[Release]:
-    """The releases in a file. A last line that a kill cut off never left, and is taken away."""
+    """The releases in a file. A last line that a kill cut off never left, and is passed over."""
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        os.truncate(path, len(whole))
     try:
         return [msgspec.json.decode(line, type=Release) for line in whole.splitlines()]
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise RunError(
             f"{path} is damaged: {error}; what was spent cannot be known, so nothing more is sent"
         ) from error
+
+
+def _cut_scraps(file: IO[bytes]) -> None:
+    """Remove a line that a kill cut off; only who writes may do that, since another may be writing it."""
+    end = file.seek(0, os.SEEK_END)
+    if end and file.seek(end - 1) is not None and file.read(1) != b"\n":
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)

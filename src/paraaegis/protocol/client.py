@@ -131,12 +131,13 @@ def _send(
     with watch("protect"):
         partition = None if elected is None else silo.partition(number, attempt, elected)
         protected = algorithm.protect(silo, state, update, partition, publics or {})
+    mark = state.mark if elected is None else silo.seal_vote(state.mark, elected)
     # Where nothing is kept, nothing can return: the update need not be stored.
     update = None if protected.kept is None else update
     state = replace(state, phase="sent", update=update, kept=protected.kept, elected=elected)
     where = silo.plan.where(number, attempt)
     upload = Upload(
-        where=where, payload=protected.payload, fingerprint=state.mark, report=report, shares=dict(protected.shares)
+        where=where, payload=protected.payload, fingerprint=mark, report=report, shares=dict(protected.shares)
     )
     return state, upload
 
@@ -154,7 +155,7 @@ def _finish(silo: Silo, state: ClientState, message: Finish) -> tuple[ClientStat
     last = message.where.number
     where = silo.plan.where(last)
     expect(message, Finish, where)
-    _check_total(silo, state, message.total)
+    _check_weights(silo, state, message)
     state = replace(state, total=message.total, heaviest=message.heaviest)
     state, report = _catch_up(silo, state, message.aggregates, last, Stopwatch())
     return state, Reported(where=where, report=report)
@@ -209,7 +210,7 @@ def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:
             f"{silo.name} answered round {state.number}, attempt {state.attempt} already; it answers each once and "
             f"in order, got round {number}, attempt {attempt}"
         )
-    _check_total(silo, state, message.total)
+    _check_weights(silo, state, message)
     members = silo.plan.members(number)
     if message.train and silo.name not in members:
         raise ProtocolError(f"{silo.name} is not drawn for round {number} and does not train in it")
@@ -217,7 +218,12 @@ def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:
         raise ProtocolError(f"round {number} has the members {members}, got keys of {tuple(message.publics)}")
 
 
-def _check_total(silo: Silo, state: ClientState, total: int) -> None:
-    own = silo.plan.weight(silo.learner.samples)
+def _check_weights(silo: Silo, state: ClientState, message: Begin | Finish) -> None:
+    """The total and the heaviest weight are fixed for a run; they scale values and shared noise."""
+    own, total, heaviest = silo.plan.weight(silo.learner.samples), message.total, message.heaviest
     if total < own or state.total not in (0, total):
         raise ProtocolError(f"the total weight must be {state.total or f'at least {own}'}, got {total}")
+    if not own <= heaviest <= total or state.heaviest not in (0, heaviest):
+        raise ProtocolError(f"the heaviest weight must be {state.heaviest or f'{own} to {total}'}, got {heaviest}")
+    if silo.plan.uniform and (total, heaviest) != (len(silo.plan.clients), 1):
+        raise ProtocolError(f"{len(silo.plan.clients)} clients of weight 1 were expected, got {total} and {heaviest}")

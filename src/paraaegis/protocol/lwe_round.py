@@ -47,7 +47,7 @@ class LweHalf:
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """The server unmasks the noised sum and nothing else; clients get it from there."""
-        return (Exposure("update", server="noised", clients="noised", noise=self.gaussian),)
+        return (Exposure("update", server="summed", clients="noised", noise=self.gaussian),)
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """Clip, weigh, scale, round; mask with a fresh secret and add the error; seal the secret's shares."""
@@ -56,7 +56,7 @@ class LweHalf:
                 f"{turn.name} with weight {turn.weight:.4g} is not among the members {sorted(turn.publics)} "
                 f"of weight up to {turn.heaviest:.4g}"
             )
-        form, numbers = lwe.FORMS[self.form], self._numbers(turn, update.size)
+        form, numbers = lwe.FORMS[self.form], self.numbers(turn, update.size)
         clipped = np.multiply(update, self.gaussian.shrink(update) * turn.weight * numbers.scale, dtype=np.float64)
         secret = form.secret(system())
         seed = public_seed(self.run, turn.number, turn.attempt)
@@ -92,10 +92,10 @@ class LweHalf:
     def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:
         """`factor` times the noised sum, in real units."""
         expect_kind(aggregate, "lwe")
-        scale = self._numbers(sight, aggregate.length).scale
+        scale = self.numbers(sight, aggregate.length).scale
         return from_grid(unpack_grid(aggregate.chunks, aggregate.length), factor / (scale * STEP))
 
-    def _numbers(self, sight: Sight, length: int) -> lwe.Plan:
+    def numbers(self, sight: Sight, length: int) -> lwe.Plan:
         """Scale and error for sensitivity θ·max n_i/W; both sides of the round derive the same."""
         clip, sigma = self.gaussian.clip * sight.heaviest, self.gaussian.sigmas[sight.number - 1] * sight.heaviest
         return lwe.plan(clip, sigma, length, sight.clients, self.quorum, self.colluders)

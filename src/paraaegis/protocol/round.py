@@ -66,20 +66,21 @@ def serve_round(desk: Desk, number: int) -> Steps:
     where, k, line = plan.where(number, desk.state.attempt), plan.k(number), desk.open_line(number)
     tally, total = Tally(k, plan.length), half.open(plan.length, k)
     members = set(plan.members(number))  # line 3
-    prints: dict[str, str] = {}
+    ballots: dict[str, str] = {}
+    uploads: dict[str, str] = {}
 
     def take_ballot(client: str, reply: Message) -> None:
         ballot = expect(reply, Ballot, where)
-        same({**prints, client: ballot.fingerprint}, "models or secret orders")
+        same({**ballots, client: ballot.fingerprint}, "models or secret orders")
         tally.add(ballot.votes)
-        prints[client] = ballot.fingerprint
+        ballots[client] = ballot.fingerprint
         desk.note(client, ballot.report)
 
     def take_upload(client: str, reply: Message) -> None:
         upload = expect(reply, Upload, where)
-        same({**prints, client: upload.fingerprint}, "models")
+        same({**uploads, client: upload.fingerprint}, "models or elected positions")
         total.add(upload.payload)  # line 18, one client at a time
-        prints[client] = upload.fingerprint
+        uploads[client] = upload.fingerprint
         desk.note(client, upload.report)
 
     def take_first(client: str, reply: Message) -> None:
@@ -109,7 +110,7 @@ def reveal(silo: Silo, state: ClientState, aggregate: Aggregate, elected: Mask |
     payload, number, attempt = aggregate.payload, aggregate.number, aggregate.attempt
     if payload is None or payload.length != silo.plan.length:
         raise ProtocolError(f"round {number} should carry {silo.plan.length} values, got {payload and payload.length}")
-    if not 0 < aggregate.weight <= state.total:
+    if not 0 < aggregate.weight <= state.total or (silo.plan.uniform and aggregate.weight != len(aggregate.clients)):
         raise ProtocolError(f"round {number} should weigh 1 to {state.total}, got {aggregate.weight}")
     partition = None
     if silo.half.votes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from paraaegis.crypto.keys import tag
 from paraaegis.crypto.sealing import new_pair
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
 from paraaegis.privacy.ledger import Ledger, Release, releases_of
@@ -59,6 +60,10 @@ class Silo:
             (self.plan.run, "partition", number, attempt, digest(np.packbits(elected))),
             lambda: Partition.of(elected, self.order(number, attempt)),
         )
+
+    def seal_vote(self, mark: str, elected: Mask) -> str:
+        """A ballot's fingerprint with the outcome of the vote: equal at every client that was told the same."""
+        return tag(self.vote_key, bytes.fromhex(mark), digest(np.packbits(elected))).hex()
 
     def fingerprint(self, number: int, attempt: int, model: Vector) -> str:
         """Equal at every client whose model, and order where there is a vote, is equal."""
