@@ -26,6 +26,7 @@ class Materials:
 
     config: Config
     keys: FederationKeys
+    run: str = "run"
     pool: SecretPool | None = None
 
     @property
@@ -60,10 +61,9 @@ class Materials:
     @property
     def lwe(self) -> LweHalf:
         """Masked by LWE, with the error as the noise."""
-        federation, run = self.config.federation, self.config.digest()[:16]
-        group = derive(self.keys.vote, "seal", run)
+        federation, group = self.config.federation, derive(self.keys.vote, "seal", self.run)
         colluders = self.config.privacy.colluders
-        return LweHalf(run, self.config.protect.lwe, noise(self.config), federation.quorum, colluders, group)
+        return LweHalf(self.run, self.config.protect.lwe, noise(self.config), federation.quorum, colluders, group)
 
     @property
     def _carrier(self) -> Ckks:

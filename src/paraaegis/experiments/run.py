@@ -17,7 +17,7 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import ConfigError, PrivacyError, RunError
 from paraaegis.experiments.folder import RunFolder
-from paraaegis.experiments.wire import check, check_method, make_keys, resolve, wire
+from paraaegis.experiments.wire import check, check_method, make_keys, make_plan, resolve, wire
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.desk import Desk
@@ -88,7 +88,8 @@ def _run(
     for name, learner in learners.items():
         if learner.samples < least:
             raise ConfigError(f"{name} has {learner.samples} samples, federation.min_samples asks for {least}")
-    check(config, learners, next(iter(learners)))
+    length = int(next(iter(learners.values())).initial().size)
+    check(config, make_plan(config, tuple(learners), length, ()))
     folder = RunFolder(out)
     with folder.claimed(config, fresh):
         if (done := folder.read_result()) is not None:

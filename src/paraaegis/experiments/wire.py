@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -22,6 +23,7 @@ from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.combine import ServerHalf
 from paraaegis.protocol.once import Once
 from paraaegis.protocol.plan import Plan
+from paraaegis.protocol.protect import ClientHalf
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.protocol.silo import Draw, Silo
 from paraaegis.seeds import Purpose, stream
@@ -54,11 +56,10 @@ def make_keys(config: Config) -> FederationKeys:
     return FederationKeys(vote, ckks, config.protect.profile)
 
 
-def check(config: Config, learners: Mapping[str, Learner], evaluator: str) -> Plan:
-    """Everything that can be refused before anything is written; the plan of the run."""
-    plan = make_plan(config, learners, evaluator)
+def check(config: Config, plan: Plan) -> Plan:
+    """Refuse what can be refused before anything is written."""
     check_method(config, plan.length)
-    if odd := [name for name in learners if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:
+    if odd := [name for name in plan.clients if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:
         raise ConfigError(f"a client's name has letters, digits, '.', '_' and '-', got {odd[0]!r}")
     client, missed = plan.longest_absence()
     if missed > plan.history:
@@ -84,15 +85,15 @@ def check_method(config: Config, length: int) -> None:
         check_shares(config, length)
 
 
-def make_plan(config: Config, learners: Mapping[str, Learner], evaluator: str) -> Plan:
-    """The public parameters of a run of a resolved configuration."""
+def make_plan(config: Config, clients: Sequence[str], length: int, evaluators: Sequence[str], run: str = "") -> Plan:
+    """The public parameters of a run of a resolved configuration; `run` names it, else its configuration does."""
     return Plan(
-        run=config.digest()[:16],
+        run=run or config.digest()[:16],
         config=config.digest(),
         method=config.protect.method,
-        length=int(next(iter(learners.values())).initial().size),
+        length=length,
         rounds=config.federation.rounds,
-        clients=tuple(learners),
+        clients=tuple(clients),
         sampled=config.sampled,
         quorum=config.federation.quorum,
         uniform=config.federation.weights == "uniform",
@@ -102,7 +103,27 @@ def make_plan(config: Config, learners: Mapping[str, Learner], evaluator: str) -
         history=config.federation.history,
         seed=config.seed,
         participations=config.privacy.participations,
-        evaluators=(evaluator,),
+        evaluators=tuple(evaluators),
+    )
+
+
+def make_silo(
+    config: Config, plan: Plan, name: str, learner: Learner, keys: FederationKeys, half: ClientHalf, once: Once
+) -> Silo:
+    """One client of a run; its ledger is empty and kept nowhere."""
+    index = plan.clients.index(name)
+    return Silo(
+        name=name,
+        plan=plan,
+        half=half,
+        learner=learner,
+        vote_key=keys.vote,
+        ckks_id=keys.ckks_id,
+        noise=_draw(config, Purpose.NOISE, index),
+        votes=_draw(config, Purpose.SELECT, index),
+        once=once,
+        ledger=Ledger(budget(config)),
+        simulated=config.privacy.noise == "seeded",
     )
 
 
@@ -120,25 +141,13 @@ def wire(
     With `holdout` clients evaluate on data of their own, which the ledger then counts as a release.
     """
     clients_pool, server_pool = pools or (None, None)
-    plan, method = check(config, learners, evaluator), find_method(config.protect.method)
-    half, once = method.client(Materials(config, keys, clients_pool)), Once()
-    silos = {
-        name: Silo(
-            name=name,
-            plan=plan,
-            half=half,
-            learner=learner,
-            vote_key=keys.vote,
-            ckks_id=keys.ckks_id,
-            noise=_draw(config, Purpose.NOISE, index),
-            votes=_draw(config, Purpose.SELECT, index),
-            once=once,
-            ledger=ledger or Ledger(budget(config)),
-            simulated=config.privacy.noise == "seeded",
-            holdout=holdout,
-        )
-        for index, (name, learner) in enumerate(learners.items())
-    }
+    length = int(next(iter(learners.values())).initial().size)
+    plan = check(config, make_plan(config, tuple(learners), length, (evaluator,)))
+    method, once = find_method(config.protect.method), Once()
+    half = method.client(Materials(config, keys, plan.run, clients_pool))
+    silos = {name: make_silo(config, plan, name, learner, keys, half, once) for name, learner in learners.items()}
+    shared: dict[str, Any] = {"holdout": holdout} | ({} if ledger is None else {"ledger": ledger})
+    silos = {name: replace(silo, **shared) for name, silo in silos.items()}
     return Wired(plan, method.server(config, server_pool), silos)
 
 
