@@ -96,11 +96,12 @@ class Privacy(Section, frozen=True):
 class Engine(Section, frozen=True):
     """How it runs here. Nothing in this table changes a result, but for `device`: CUDA trains in bfloat16."""
 
-    name: Literal["local"] = "local"
+    name: Literal["local", "flower"] = "local"  # clients as threads of one process, or as nodes of a Flower federation
     workers: Annotated[int, Meta(ge=0)] = 0  # threads for clients; 0: one a core
     processes: Annotated[int, Meta(ge=0)] = 0  # for encryption of long vectors; 0: one a core
     checkpoint: Count = 1  # rounds between checkpoints
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    deadline: Positive = 3600.0  # seconds that clients across a network may take to answer
 
 
 class Config(Section, frozen=True):

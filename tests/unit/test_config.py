@@ -71,7 +71,7 @@ def test_an_unknown_key_is_named_with_what_is_allowed(raw, key, hint):
         ("train.momentum=1.0", ["train.momentum", "< 1", "1.0"]),
         ("protect.strategy=mux", ["protect.strategy", "max, min, rand", "'mux'", "did you mean 'max'"]),
         ("data.split=even", ["data.split", "iid, dirichlet", "'even'"]),
-        ("engine.name=spark", ["engine.name", "local", "'spark'"]),
+        ("engine.name=spark", ["engine.name", "local, flower", "'spark'"]),
     ],
 )
 def test_an_impossible_value_is_named_with_what_is_allowed(setting, parts):

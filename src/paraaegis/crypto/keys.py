@@ -13,6 +13,7 @@ import msgspec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from paraaegis.crypto.sealing import new_pair, public_of
 from paraaegis.errors import KeyFileError
 
 KEY_BYTES = 32
@@ -69,7 +70,16 @@ def new_vote_key() -> bytes:
 
 def save_keys(path: Path, keys: FederationKeys) -> None:
     """Write a key file that only its owner can read; whole or not at all."""
-    content = msgspec.msgpack.encode(_KeyFile(_KIND, keys.profile, keys.vote, keys.ckks))
+    write_secret(path, encode_keys(keys))
+
+
+def encode_keys(keys: FederationKeys) -> bytes:
+    """A federation's secrets as bytes, to be sealed or put into a file."""
+    return msgspec.msgpack.encode(_KeyFile(_KIND, keys.profile, keys.vote, keys.ckks))
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read; whole or not at all."""
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -79,18 +89,43 @@ def save_keys(path: Path, keys: FederationKeys) -> None:
     partial.replace(path)
 
 
-def load_keys(path: Path) -> FederationKeys:
-    """Read a key file; refuses one that others can read."""
+def read_secret(path: Path) -> bytes:
+    """Read a file with a secret; refuses one that others can read."""
     try:
         mode = path.stat().st_mode & 0o777
     except OSError as error:
         raise KeyFileError(f"no key file at {path}: {error.strerror}") from error
     if mode & 0o077:
         raise KeyFileError(f"{path} can be read by others (mode {mode:o}); run: chmod 600 {path}")
+    return path.read_bytes()
+
+
+def load_keys(path: Path) -> FederationKeys:
+    """Read a key file; refuses one that others can read."""
+    return decode_keys(read_secret(path), str(path))
+
+
+def decode_keys(content: bytes, where: str) -> FederationKeys:
+    """The secrets that `encode_keys` encoded."""
     try:
-        content = msgspec.msgpack.decode(path.read_bytes(), type=_KeyFile)
+        found = msgspec.msgpack.decode(content, type=_KeyFile)
     except msgspec.DecodeError as error:
-        raise KeyFileError(f"{path} is not a key file of this program, or it is damaged") from error
-    if content.kind != _KIND or len(content.vote) != KEY_BYTES:
-        raise KeyFileError(f"{path} holds {content.kind!r} keys, expected {_KIND!r}")
-    return FederationKeys(content.vote, content.ckks, content.profile)
+        raise KeyFileError(f"{where} is not a key file of this program, or it is damaged") from error
+    if found.kind != _KIND or len(found.vote) != KEY_BYTES:
+        raise KeyFileError(f"{where} holds {found.kind!r} keys, expected {_KIND!r}")
+    return FederationKeys(found.vote, found.ckks, found.profile)
+
+
+def new_identity(path: Path) -> bytes:
+    """Make a silo's pair; its private key goes into a file, its public key is returned."""
+    private, public = new_pair()
+    write_secret(path, private)
+    return public
+
+
+def load_identity(path: Path) -> tuple[bytes, bytes]:
+    """A silo's private and public key."""
+    private = read_secret(path)
+    if len(private) != KEY_BYTES:
+        raise KeyFileError(f"{path} should hold a private key of {KEY_BYTES} bytes, got {len(private)}")
+    return private, public_of(private)

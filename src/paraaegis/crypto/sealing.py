@@ -29,6 +29,11 @@ def new_pair() -> tuple[bytes, bytes]:
     return private.private_bytes_raw(), private.public_key().public_bytes_raw()
 
 
+def public_of(private: bytes) -> bytes:
+    """The public key of a private one."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
 def seal(receiver_public: bytes, plaintext: bytes, context: bytes, *, group: bytes = b"") -> bytes:
     """Seal `plaintext` to the holder of the private key of `receiver_public`; `OVERHEAD` bytes longer."""
     ephemeral = X25519PrivateKey.generate()

@@ -151,7 +151,7 @@ class RunFolder:
                         found.setdefault(client, {"state": {}, "learner": {}})[part][name] = stored[key]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise RunError(f"{self.checkpoint} is damaged: {error}; --fresh starts over") from error
-        if server.number and not self.ledger.exists():
+        if found and server.number and not self.ledger.exists():
             raise RunError(f"{self.ledger} is gone: what the first {server.number} rounds spent cannot be known")
         self._take_back(server.lines)
         return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in found.items()}

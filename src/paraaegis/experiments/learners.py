@@ -34,8 +34,8 @@ class Classroom:
         train.save_model(path, model, self.dataset.shape, self.dataset.classes, weights)
 
 
-def make_classroom(config: Config) -> Classroom:
-    """Load and share out the data, build a learner a client. The first client also holds the test set."""
+def make_classroom(config: Config, only: str | None = None) -> Classroom:
+    """Load and share out the data, build a learner a client or of one alone. The first also holds the test set."""
     if config.model.name not in models.MODELS:
         raise ConfigError(f"model.name must be one of {', '.join(models.MODELS)}, got {config.model.name!r}")
     dataset = data.load(config.data.name, Path(config.data.folder) if config.data.folder else None)
@@ -52,6 +52,8 @@ def make_classroom(config: Config) -> Classroom:
     kind = cuda.CudaLearner if device.startswith("cuda") else train.TorchLearner
     learners: dict[str, Learner] = {}
     for index, rows in enumerate(shares):
+        if only not in (None, f"client-{index}"):
+            continue
         learners[f"client-{index}"] = kind(
             model=models.build(config.model.name, dataset.shape, dataset.classes, config.seed),
             images=dataset.train_images[rows],

@@ -92,19 +92,27 @@ def _run(
     check(config, make_plan(config, tuple(learners), length, ()))
     folder = RunFolder(out)
     with folder.claimed(config, fresh):
-        if (done := folder.read_result()) is not None:
+        if (done := read_done(folder)) is not None:
             folder.tidy()
-            return _as_result(done, folder)
+            return done
         with SecretPool(config.engine.processes) as clients_pool, Pool(config.engine.processes) as server_pool:
             weights, stopped = _carry_out(config, learners, folder, on_line, (clients_pool, server_pool), holdout)
         if save_model is not None:
             save_model(folder.model, weights)
-        result = summarise(config, folder, stopped)
-        folder.complete(msgspec.to_builtins(result))
-        return result
+        return complete(config, folder, stopped)
 
 
-def _as_result(content: dict[str, Any], folder: RunFolder) -> Result:
+def complete(config: Config, folder: RunFolder, stopped: str) -> Result:
+    """Write the result of a run whose lines are all there."""
+    result = summarise(config, folder, stopped)
+    folder.complete(msgspec.to_builtins(result))
+    return result
+
+
+def read_done(folder: RunFolder) -> Result | None:
+    """The result of a complete run."""
+    if (content := folder.read_result()) is None:
+        return None
     try:
         return msgspec.convert(content, Result)
     except msgspec.ValidationError as error:

@@ -71,6 +71,7 @@ class Line(msgspec.Struct, kw_only=True):
 class ServerState(msgspec.Struct, kw_only=True):
     """The server between two rounds. It holds opaque aggregates, no key and no model."""
 
+    run: str = ""  # the run's name, where it has one of its own
     number: int = 0  # rounds finished
     attempt: int = 0  # of every round from here on; a run that goes on with fresh noise must not repeat an order
     weights: dict[str, int] = {}  # of enrolled clients: sample counts, or 1 each

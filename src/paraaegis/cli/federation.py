@@ -1,0 +1,52 @@
+"""`paraaegis federation`: the same runs across processes, on Flower."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paraaegis.cli.options import Settings, print_json
+from paraaegis.config import load_config, make_config
+
+app = typer.Typer(help="Run across processes and organisations, on Flower.", no_args_is_help=True)
+
+
+@app.command("up", epilog="Example: paraaegis federation up --clients 3 --config configs/digits.toml")
+def up(
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Clients, one SuperNode each. Default: the file's.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; without it, every default.")] = None,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="The trial's folder. Default: runs/federation-DIGEST.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Try a federation on this machine: a real SuperLink and SuperNodes with TLS and authentication, then stop them."""
+    changes = [*(settings or []), *([f"federation.clients={clients}"] if clients else [])]
+    chosen = load_config(config, changes) if config else make_config({}, changes)
+    folder = out or Path("runs") / f"federation-{chosen.digest()[:8]}"
+
+    from paraaegis.cli.display import shown_rounds, summary
+    from paraaegis.experiments.trial import up as start
+
+    with shown_rounds(chosen.federation.rounds, chosen.protect.method, quiet=as_json) as show:
+        result = start(chosen, folder, show, _say)
+    if as_json:
+        print_json(result)
+    else:
+        summary(result)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+@app.command("app", epilog="Example: paraaegis federation app my-app && flwr run my-app")
+def write_app(folder: Annotated[Path, typer.Argument(help="Where to write it.")]) -> None:
+    """Write the Flower app of this package, for `flwr run` against a SuperLink of yours."""
+    from paraaegis.experiments.trial import write_app as write
+
+    typer.echo(write(folder))

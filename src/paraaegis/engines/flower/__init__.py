@@ -1,0 +1,1 @@
+"""The same protocol across organisations, carried by Flower: its TLS, its authentication, its processes."""

@@ -1,0 +1,78 @@
+"""The client's Flower app: one message in, the client's step over the state on disk, one message out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from paraaegis.engines.flower.frames import from_records, to_error, to_records
+from paraaegis.engines.flower.store import Store
+from paraaegis.errors import ParaAegisError, ProtocolError
+from paraaegis.protocol import client
+from paraaegis.protocol.messages import Begin, Finish, Frames, pack, unpack
+from paraaegis.protocol.silo import Silo
+from paraaegis.protocol.state import ClientState
+
+
+class Node(Protocol):
+    """What a node brings: its name and folder, the length of its model, and its client of a run."""
+
+    name: str
+    folder: Path
+
+    @property
+    def length(self) -> int:
+        """Values in the model."""
+
+    def silo(self, run: str) -> Silo:
+        """The node's client of the run of this name."""
+
+    def finished(self, state: ClientState) -> None:
+        """Told when a run is over, with the final model."""
+
+
+def make_client_app(open_node: Callable[[Context], Node]) -> ClientApp:
+    """A ClientApp of this node; `open_node` is called once a message."""
+    app = ClientApp()
+
+    @app.query("who")  # type: ignore[untyped-decorator]
+    def who(message: Message, context: Context) -> Message:
+        try:
+            node = open_node(context)
+            content = RecordDict({"who": ConfigRecord({"name": node.name, "length": node.length})})
+        except ParaAegisError as error:
+            content = to_error(str(error))
+        return Message(content, reply_to=message)
+
+    @app.train("step")  # type: ignore[untyped-decorator]
+    def step(message: Message, context: Context) -> Message:
+        try:
+            content = to_records(answer(open_node(context), from_records(message.content)))
+        except ParaAegisError as error:
+            content = to_error(str(error))
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def answer(node: Node, frames: Frames) -> Frames:
+    """One step. The new state is on disk before the reply leaves, so that no round is ever answered twice."""
+    message = unpack(frames)
+    run = message.where.run
+    if not run.replace("-", "").isalnum():
+        raise ProtocolError(f"a run is named by letters and digits, got {run!r}")
+    silo, store = node.silo(run), Store(node.folder / "runs" / run)
+    state = client.start(silo) if store.empty else store.state()
+    trains = isinstance(message, Begin) and message.train
+    if trains and (learnt := store.learner()):
+        silo.learner.load(learnt)
+    new, reply = client.step(silo, state, message)
+    if new is not state:
+        store.save(new, silo.learner.state() if trains else None)
+    if isinstance(message, Finish):
+        node.finished(new)
+    return pack(reply)

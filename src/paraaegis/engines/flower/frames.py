@@ -1,0 +1,34 @@
+"""Frames of our messages as Flower's records: each frame an array of raw bytes, which Flower cuts into objects."""
+
+from __future__ import annotations
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from paraaegis.errors import ProtocolError
+from paraaegis.protocol.messages import Frames
+
+_RAW = "raw.bytes"
+
+
+def to_records(frames: Frames) -> RecordDict:
+    """One array a frame, in order."""
+    arrays = {
+        f"{number:06d}": Array("uint8", (memoryview(frame).nbytes,), _RAW, bytes(frame))
+        for number, frame in enumerate(frames)
+    }
+    return RecordDict({"frames": ArrayRecord(arrays)})
+
+
+def from_records(content: RecordDict) -> Frames:
+    """The frames that `to_records` laid down; an error that a client wrote instead is raised here."""
+    if "error" in content.config_records:
+        raise ProtocolError(str(content.config_records["error"]["text"]))
+    if "frames" not in content.array_records:
+        raise ProtocolError("a message without frames came")
+    arrays = content.array_records["frames"]
+    return tuple(arrays[name].data for name in sorted(arrays))
+
+
+def to_error(text: str) -> RecordDict:
+    """Why a client does not answer."""
+    return RecordDict({"error": ConfigRecord({"text": text})})

@@ -1,0 +1,97 @@
+"""The server's side of Flower: who is there, and exchanges that end when all have answered or the time is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from paraaegis.engines.flower.frames import from_records, to_records
+from paraaegis.engines.spool import spooled
+from paraaegis.errors import ProtocolError
+from paraaegis.protocol.desk import Exchange, Reply
+
+POLL = 0.2  # seconds between two looks for replies
+
+
+class GridCarrier:
+    """Carries exchanges to nodes by the names of their clients."""
+
+    def __init__(self, grid: Grid, deadline: float, say: Callable[[str], None] = lambda _: None) -> None:
+        self._grid, self._deadline, self._say = grid, deadline, say
+        self._names: dict[int, str] = {}  # of nodes that said who they are
+        self.lengths: dict[str, int] = {}
+
+    def meet(self, clients: Sequence[str], patience: float) -> int:
+        """Wait until all clients are there; the length of their models, which must be one."""
+        until = time.monotonic() + patience
+        while missing := sorted(set(clients) - set(self._present())):
+            if time.monotonic() > until:
+                raise ProtocolError(
+                    f"{', '.join(missing)} did not come within {patience:.0f} s; there are "
+                    f"{', '.join(sorted(self._names.values())) or 'none'}: are their nodes running and registered?"
+                )
+            time.sleep(POLL)
+        if len(set(self.lengths.values())) != 1:
+            raise ProtocolError(f"clients have models of different lengths: {self.lengths}")
+        return next(iter(self.lengths.values()))
+
+    def carry(self, exchange: Exchange) -> Iterator[Reply]:
+        """Replies as they come; a client that is not there, or fails, is answered for with the reason."""
+        present = self._present()
+        messages = {}
+        for client, frames in exchange.messages.items():
+            if client not in present:
+                yield Reply(client, error="its node is not connected")
+                continue
+            messages[client] = Message(to_records(frames), present[client], "train.step")
+        yield from self._replies(messages)
+
+    def _replies(self, messages: Mapping[str, Message]) -> Iterator[Reply]:
+        until = time.monotonic() + self._deadline
+        for client, content, error in self._exchange(messages, until):
+            if content is None:
+                yield Reply(client, error=error)
+                continue
+            try:
+                yield Reply(client, spooled(from_records(content)))
+            except ProtocolError as refused:
+                yield Reply(client, error=str(refused))
+
+    def _exchange(self, messages: Mapping[str, Message], until: float) -> Iterator[tuple[str, RecordDict | None, str]]:
+        """Push, then poll; each answer as content, or as an error in words."""
+        waiting = dict(zip(self._grid.push_messages(messages.values()), messages, strict=True)) if messages else {}
+        while waiting and time.monotonic() < until:
+            for reply in self._grid.pull_messages(list(waiting)):
+                client = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if client is None:
+                    continue
+                if reply.has_error():
+                    yield client, None, f"{reply.error.reason or 'failed'} (code {reply.error.code})"
+                else:
+                    yield client, reply.content, ""
+            if waiting:
+                time.sleep(POLL)
+
+    def _present(self) -> dict[str, int]:
+        """Connected nodes by the names of their clients; newcomers are asked."""
+        connected = set(self._grid.get_node_ids())
+        new = {str(node): Message(RecordDict(), node, "query.who") for node in connected - set(self._names)}
+        for node, content, error in self._exchange(new, time.monotonic() + self._deadline):
+            try:
+                if content is None or "who" not in content.config_records:
+                    raise ProtocolError(error or "it does not say who it is")
+                who = content.config_records["who"]
+                self._enrol(int(node), str(who["name"]), int(str(who["length"])))
+            except ProtocolError as refused:
+                self._say(f"node {node} is left out: {refused}")
+        return {self._names[node]: node for node in sorted(connected) if node in self._names}
+
+    def _enrol(self, node: int, name: str, length: int) -> None:
+        for other in [known for known, called in self._names.items() if called == name]:
+            if other in set(self._grid.get_node_ids()):
+                raise ProtocolError(f"{name} is there already, as node {other}")
+            del self._names[other]
+        self._names[node], self.lengths[name] = name, length

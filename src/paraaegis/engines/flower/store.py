@@ -1,0 +1,115 @@
+"""A client's state on its node's disk: every message may reach a fresh process.
+
+Arrays lie in files of their own and are never written twice; a manifest names those that are valid now. It is
+replaced last and at once, so that a kill at any time leaves the state before or after a message, never between.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from paraaegis.errors import RunError
+from paraaegis.protocol.state import ClientState
+from paraaegis.types import Arrays
+
+
+class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    files: dict[str, str] = {}
+    values: dict[str, int | float | str] = {}
+    written: int = 0
+
+
+class Store:
+    """The state of one run of one client, and of its learner, in a folder that only its owner can read."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder, self._path = folder, folder / "manifest.json"
+        self._manifest = self._read()
+        self._loaded: dict[str, NDArray[Any]] = {}
+
+    def _read(self) -> _Manifest:
+        if not self._path.exists():
+            return _Manifest()
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=_Manifest)
+        except msgspec.DecodeError as error:
+            raise RunError(f"{self._path} is damaged: {error}; this client cannot go on with this run") from error
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was saved yet."""
+        return not self._manifest.files
+
+    def state(self) -> ClientState:
+        """The client's state as it was saved last."""
+        return ClientState.from_arrays(self._part("state"))
+
+    def learner(self) -> Arrays:
+        """The learner's state as it was saved last."""
+        return self._part("learner")
+
+    def save(self, state: ClientState, learner: Mapping[str, NDArray[Any]] | None = None) -> None:
+        """Keep a new state; arrays that are still the loaded ones are not written. None: the learner is as it was."""
+        arrays = {f"state/{name}": value for name, value in state.to_arrays().items()}
+        kept = self._manifest if learner is None else _Manifest()
+        arrays |= {f"learner/{name}": value for name, value in (learner or {}).items()}
+        manifest = _Manifest(
+            files={name: file for name, file in kept.files.items() if name.startswith("learner/")},
+            values={name: value for name, value in kept.values.items() if name.startswith("learner/")},
+            written=self._manifest.written + 1,
+        )
+        for name, array in arrays.items():
+            if array.ndim == 0:
+                manifest.values[name] = array.item()
+            elif self._loaded.get(name) is array:
+                manifest.files[name] = self._manifest.files[name]
+            else:
+                manifest.files[name] = self._write(name, array, manifest.written)
+        self._replace(manifest)
+
+    def _part(self, part: str) -> Arrays:
+        found = {
+            name.removeprefix(f"{part}/"): np.asarray(value)
+            for name, value in self._manifest.values.items()
+            if name.startswith(f"{part}/")
+        }
+        for name, file in self._manifest.files.items():
+            if name.startswith(f"{part}/"):
+                self._loaded[name] = found[name.removeprefix(f"{part}/")] = self._load(file)
+        return found
+
+    def _load(self, file: str) -> NDArray[Any]:
+        try:
+            array: NDArray[Any] = np.load(self._folder / file, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise RunError(f"{self._folder / file} is missing or damaged: {error}") from error
+        return array
+
+    def _write(self, name: str, array: NDArray[Any], number: int) -> str:
+        file = f"{number:06d}-{name.replace('/', '-')}.npy"
+        with (self._folder / file).open("wb") as stream:
+            np.save(stream, array, allow_pickle=False)
+            stream.flush()
+            os.fsync(stream.fileno())
+        return file
+
+    def _replace(self, manifest: _Manifest) -> None:
+        partial = self._path.with_suffix(".partial")
+        with partial.open("wb") as stream:
+            stream.write(msgspec.json.encode(manifest))
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(self._path)
+        self._manifest = manifest
+        valid = set(manifest.files.values())
+        for path in self._folder.glob("*.npy"):
+            if path.name not in valid:
+                path.unlink()

@@ -1,0 +1,172 @@
+"""A whole federation on one machine, for a trial: a real SuperLink and SuperNodes, with TLS and authentication."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import tomli_w
+
+from paraaegis.engines.flower.certificates import make_certificates, make_node_key
+from paraaegis.errors import RunError
+
+HOST = "127.0.0.1"
+CONNECTION = "trial"
+START, STOP = 60.0, 15.0  # seconds that a process may take
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
+
+
+class Trial:
+    """SuperLink and SuperNodes of a folder, one node a client folder. Stopped when the context is left."""
+
+    def __init__(self, folder: Path, nodes: Mapping[str, Path]) -> None:
+        self._folder, self._nodes = folder.resolve(), dict(nodes)
+        self._port = free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # Flower starts its own
+        self._environment = os.environ | QUIET | {"FLWR_HOME": str(self._folder / "flwr"), "PATH": path}
+        self._keys: dict[str, tuple[Path, Path]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self._prepare()
+            self.start_link()
+            for name in self._nodes:
+                self.register(name)
+                self.start_node(name)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _prepare(self) -> None:
+        for name in ("flwr", "logs"):
+            (self._folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.authority, self._certificate, self._key = make_certificates(self._folder / "tls", HOST)
+        connection = {"address": f"{HOST}:{self._port}", "root-certificates": str(self.authority)}
+        content = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+        (self._folder / "flwr" / "config.toml").write_text(tomli_w.dumps(content))
+        self._keys = {name: make_node_key(self._folder / "nodes", name) for name in self._nodes}
+
+    def start_link(self) -> None:
+        """Start the SuperLink and wait until it answers."""
+        files = ["--ssl-ca-certfile", self.authority, "--ssl-certfile", self._certificate, "--ssl-keyfile", self._key]
+        options = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+        self._start("superlink", [_tool("flower-superlink"), *files, *options, "--host", HOST, "--port", self._port])
+        until = time.monotonic() + START
+        while not self._healthy():
+            self._check_alive("superlink")
+            if time.monotonic() > until:
+                raise RunError(f"the SuperLink did not answer within {START:.0f} s; see {self._log('superlink')}")
+            time.sleep(0.2)
+
+    def _healthy(self) -> bool:
+        context = ssl.create_default_context(cafile=str(self.authority))
+        address = f"https://{HOST}:{self._port}/health"
+        with suppress(OSError), urllib.request.urlopen(address, context=context, timeout=5) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def register(self, name: str) -> None:
+        """Let the SuperLink know a node's public key; others are turned away."""
+        self.flwr("supernode", "register", str(self._keys[name][1]), CONNECTION)
+
+    def start_node(self, name: str) -> None:
+        """Start a SuperNode; its client's folder is all that it is told."""
+        config = f'name="{name}" folder="{self._nodes[name].resolve()}"'
+        options = ["--root-certificates", self.authority, "--auth-supernode-private-key", self._keys[name][0]]
+        ports = ["--superlink", f"{HOST}:{self._port}", "--port", free_port()]
+        self._start(name, [_tool("flower-supernode"), *ports, *options, "--node-config", config])
+
+    def run(self, app: Path, settings: Mapping[str, str]) -> str:
+        """Start a run of an app; its id."""
+        given = " ".join(f'{key}="{value}"' for key, value in settings.items())
+        answer = self.flwr("run", str(app), CONNECTION, "--run-config", given, "--format", "json")
+        return str(answer["run-id"])
+
+    def status(self, run: str) -> str:
+        """What has become of a run: such as running, finished:completed, finished:failed."""
+        runs = self.flwr("list", CONNECTION, "--run-id", run, "--format", "json")["runs"]
+        return str(runs[0]["status"])
+
+    def flwr(self, *arguments: str) -> dict[str, Any]:
+        """One of Flower's commands; what it prints as JSON, if it does."""
+        command = [_tool("flwr"), *arguments]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)  # noqa: S603
+        start = done.stdout.find("{")
+        found: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
+        if done.returncode or not found.get("success", True):
+            text = found.get("error-message") or done.stdout + done.stderr
+            raise RunError(f"flwr {arguments[0]} failed: {text.strip()[-2000:]}")
+        return found
+
+    def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
+        """Stop one process and what it started."""
+        process = self.processes.pop(name, None)
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        try:
+            process.wait(timeout=STOP)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # whatever of the group is left
+
+    def close(self) -> None:
+        """Stop everything."""
+        for name in [*(name for name in self.processes if name != "superlink"), "superlink"]:
+            self.stop(name)
+
+    def _start(self, name: str, command: list[Any]) -> None:
+        with self._log(name).open("ab") as log:
+            self.processes[name] = subprocess.Popen(  # noqa: S603
+                [str(part) for part in command],
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def _check_alive(self, name: str) -> None:
+        if (code := self.processes[name].poll()) is not None:
+            tail = self._log(name).read_text(errors="replace")[-2000:]
+            raise RunError(f"{name} ended with status {code}:\n{tail}")
+
+    def _log(self, name: str) -> Path:
+        return self._folder / "logs" / f"{name}.log"
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        return int(listener.getsockname()[1])
+
+
+def _tool(name: str) -> str:
+    """One of Flower's programs, beside our own interpreter."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise RunError(f"{name} is not installed; run: pip install 'paraaegis[flower]'")
+    return str(path)

@@ -1,0 +1,89 @@
+"""The Flower app: a server that reads its run's folder, and clients of the built-in data sets."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from paraaegis.config import Config
+from paraaegis.crypto.pool import Pool
+from paraaegis.engines.flower.client import make_client_app
+from paraaegis.engines.flower.server import GridCarrier
+from paraaegis.errors import ConfigError, RunError
+from paraaegis.experiments.folder import RunFolder
+from paraaegis.experiments.node import MakeLearner, SiloNode, client_names, evaluators
+from paraaegis.experiments.run import complete
+from paraaegis.experiments.wire import check, make_plan
+from paraaegis.methods import find_method
+from paraaegis.protocol.desk import Desk
+from paraaegis.protocol.server import drive, serve
+from paraaegis.protocol.state import ServerState
+from paraaegis.types import Learner
+
+
+def server_app(holdout: bool = True) -> ServerApp:
+    """The server of a federation: run-config `folder` names the run's folder, which holds config.toml."""
+    app = ServerApp()
+
+    @app.main()  # type: ignore[untyped-decorator]
+    def main(grid: Grid, context: Context) -> None:
+        folder = RunFolder(Path(str(context.run_config["folder"])))
+        if (config := folder.read_config()) is None:
+            raise RunError(f"{folder.config} is missing or cannot be read")
+        with folder.claimed(config, fresh=False):
+            if folder.read_result() is None:
+                serve_run(config, folder, grid, holdout)
+
+    return app
+
+
+def serve_run(config: Config, folder: RunFolder, grid: Grid, holdout: bool) -> None:
+    """Serve a run, or what is left of it. Every round is kept on disk before the next one begins."""
+    carrier = GridCarrier(grid, config.engine.deadline, _say)
+    names = client_names(config)
+    length = carrier.meet(names, config.engine.deadline)
+    stored = folder.restore()
+    if stored is None:
+        state = ServerState(run=f"{config.digest()[:16]}-{secrets.token_hex(4)}")
+    else:
+        state = stored[0]
+        state.attempt += 1  # what the interrupted round sent may be out already: its order is not used again
+    folder.save(state, {})
+    plan = check(config, make_plan(config, names, length, evaluators(config, holdout), state.run))
+    with Pool(config.engine.processes) as pool:
+        desk = Desk(plan, find_method(config.protect.method).server(config, pool), state)
+        drive(serve(desk), carrier.carry, folder.append, lambda kept: folder.save(kept, {}))
+    complete(config, folder, state.stopped)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def client_app(make_learner: MakeLearner, holdout: bool = True) -> ClientApp:
+    """A silo's client with a learner of its own; node-config `name` and `folder` say who and where it is."""
+
+    def open_node(context: Context) -> SiloNode:
+        for key in ("name", "folder"):
+            if key not in context.node_config:
+                raise ConfigError(f'the node\'s --node-config needs {key}="…", got {sorted(context.node_config)}')
+        name, folder = str(context.node_config["name"]), Path(str(context.node_config["folder"]))
+        return SiloNode(name, folder, make_learner, holdout)
+
+    return make_client_app(open_node)
+
+
+def built_in(config: Config, name: str) -> Learner:
+    """The learner of one client of a built-in data set."""
+    from paraaegis.experiments.learners import make_classroom
+
+    return make_classroom(config, only=name).learners[name]
+
+
+server = server_app(holdout=False)
+client = client_app(built_in, holdout=False)

@@ -1,0 +1,83 @@
+"""A silo's node: what lies in its folder, and the client that this makes in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from paraaegis.config import Config
+from paraaegis.crypto.keys import load_identity, load_keys
+from paraaegis.errors import ConfigError, RunError
+from paraaegis.experiments.folder import RunFolder
+from paraaegis.experiments.wire import check, make_plan, make_silo
+from paraaegis.methods import Materials, find_method
+from paraaegis.privacy.budget import budget
+from paraaegis.privacy.ledger import Ledger
+from paraaegis.protocol.once import Once
+from paraaegis.protocol.silo import Silo
+from paraaegis.protocol.state import ClientState
+from paraaegis.types import Learner
+
+MakeLearner = Callable[[Config, str], Learner]
+
+
+def client_names(config: Config) -> tuple[str, ...]:
+    """The clients of a federation, by name."""
+    return tuple(f"client-{index}" for index in range(config.federation.clients))
+
+
+@dataclass
+class SiloNode:
+    """One silo: config.toml, keys, identity, ledger.jsonl and the runs' states lie in its folder.
+
+    `make_learner` is given the configuration and the client's name. With `holdout` every client evaluates on data of
+    its own; else the first one does, on data that is no secret.
+    """
+
+    name: str
+    folder: Path
+    make_learner: MakeLearner
+    holdout: bool = True
+
+    @cached_property
+    def config(self) -> Config:
+        """The configuration that this silo trusts."""
+        if (config := RunFolder(self.folder).read_config()) is None:
+            raise RunError(f"{self.folder / 'config.toml'} is missing or cannot be read")
+        if self.name not in client_names(config):
+            raise ConfigError(f"clients are named client-0 to client-{config.federation.clients - 1}, got {self.name}")
+        return config
+
+    @cached_property
+    def learner(self) -> Learner:
+        """The silo's model and data."""
+        return self.make_learner(self.config, self.name)
+
+    @property
+    def length(self) -> int:
+        """Values in the model."""
+        return int(self.learner.initial().size)
+
+    def silo(self, run: str) -> Silo:
+        """The node's client of a run."""
+        config, keys = self.config, load_keys(self.folder / "keys")
+        plan = check(
+            config, make_plan(config, client_names(config), self.length, evaluators(config, self.holdout), run)
+        )
+        half = find_method(config.protect.method).client(Materials(config, keys, run))
+        silo = make_silo(config, plan, self.name, self.learner, keys, half, Once())
+        ledger = Ledger(budget(config), self.folder / "ledger.jsonl")
+        return replace(silo, ledger=ledger, holdout=self.holdout, identity=load_identity(self.folder / "identity"))
+
+    def finished(self, state: ClientState) -> None:
+        """Keep the final model, if the learner knows how to."""
+        save = getattr(self.learner, "save", None)
+        if save is not None:
+            save(self.folder / "model.pt", state.weights)
+
+
+def evaluators(config: Config, holdout: bool) -> tuple[str, ...]:
+    """Who reports metrics: everyone from its own hold-out, or the first client on public data."""
+    return client_names(config) if holdout else client_names(config)[:1]

@@ -1,0 +1,111 @@
+"""A federation on one machine, with real processes: folders prepared, started, followed, gathered."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import tomli_w
+
+from paraaegis.config import Config
+from paraaegis.crypto.keys import new_identity, save_keys
+from paraaegis.engines.flower.trial import Trial
+from paraaegis.errors import RunError
+from paraaegis.experiments.folder import RunFolder, write_whole
+from paraaegis.experiments.node import client_names
+from paraaegis.experiments.run import OnLine, Result, check_config, read_done
+from paraaegis.experiments.wire import make_keys
+from paraaegis.version import __version__
+
+_APP = """from paraaegis.experiments import flower_app
+
+server = flower_app.server
+client = flower_app.client
+"""
+_LOOK = 0.3  # seconds between two looks for new lines
+_ASK = 10.0  # seconds between two questions to Flower whether the run is still going
+
+
+def up(
+    config: Config, out: Path, on_line: OnLine = lambda _: None, say: Callable[[str], None] = lambda _: None
+) -> Result:
+    """Run a configuration of a built-in data set on a SuperLink and one SuperNode a client, or go on with it."""
+    folder, nodes = prepare(config, out)
+    if (done := read_done(folder)) is not None:
+        return done
+    say(f"starting a SuperLink and {len(nodes)} SuperNodes on this machine")
+    with Trial(out, nodes) as trial:
+        run = trial.run(write_app(out / "app"), {"folder": str(folder.path.resolve())})
+        say(f"run {run}; logs are in {out / 'logs'}")
+        result = follow(trial, run, folder, on_line, out / "logs")
+    gather(folder, nodes)
+    return result
+
+
+def prepare(config: Config, out: Path) -> tuple[RunFolder, dict[str, Path]]:
+    """Folders for the server and every silo, each with what it needs and nothing more."""
+    check_config(config)
+    from paraaegis.experiments.learners import make_classroom
+
+    resolved = make_classroom(config, only="").config
+    names = client_names(resolved)
+    folder = RunFolder(out / "server")
+    with folder.claimed(resolved, fresh=False):
+        pass
+    nodes = {name: out / name for name in names}
+    if not all((node / "identity").exists() for node in nodes.values()):
+        keys = make_keys(resolved)
+        content = tomli_w.dumps(msgspec.to_builtins(resolved)).encode()
+        for node in nodes.values():
+            node.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_whole(node / "config.toml", lambda file: file.write(content))
+            save_keys(node / "keys", keys)
+            new_identity(node / "identity")
+    return folder, nodes
+
+
+def write_app(folder: Path) -> Path:
+    """The Flower app that runs this package, for `flwr run`."""
+    package = folder / "paraaegis_app"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text('"""ParaAegis on Flower."""\n')
+    (package / "app.py").write_text(_APP)
+    components = {"serverapp": "paraaegis_app.app:server", "clientapp": "paraaegis_app.app:client"}
+    app = {"publisher": "paraaegis", "components": components, "config": {"folder": ""}}
+    project = {"name": "paraaegis-app", "version": __version__, "dependencies": [], "license": "Apache-2.0"}
+    build = {"requires": ["setuptools"], "build-backend": "setuptools.build_meta"}
+    content = {"build-system": build, "project": project, "tool": {"flwr": {"app": app}}}
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(content))
+    return folder
+
+
+def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Path) -> Result:
+    """Show lines as they come, until the result is there; raises if the run ends without one."""
+    shown, asked = 0, time.monotonic()
+    while True:
+        over = False
+        if time.monotonic() - asked > _ASK:
+            over, asked = trial.status(run).startswith("finished"), time.monotonic()
+        lines = folder.read_lines()
+        for line in lines[shown:]:
+            on_line(line)
+        shown = len(lines)
+        if (done := read_done(folder)) is not None:
+            return done
+        if over:
+            text = (logs / "superlink.log").read_text(errors="replace")
+            raise RunError(f"the run ended without a result; the end of {logs / 'superlink.log'}:\n{text[-1500:]}")
+        time.sleep(_LOOK)
+
+
+def gather(folder: RunFolder, nodes: dict[str, Path]) -> None:
+    """Bring together what a run in one process leaves in one folder: all clients' ledgers, the first one's model."""
+    ledgers = [node / "ledger.jsonl" for node in nodes.values()]
+    with folder.ledger.open("wb") as file:
+        file.writelines(path.read_bytes() for path in ledgers if path.exists())
+    model = next(iter(nodes.values())) / "model.pt"
+    if model.exists():
+        shutil.copyfile(model, folder.model)
