@@ -16,14 +16,14 @@ from paraaegis.engines.flower.client import make_client_app
 from paraaegis.engines.flower.server import GridCarrier
 from paraaegis.errors import ConfigError, RunError
 from paraaegis.experiments.folder import RunFolder
-from paraaegis.experiments.node import MakeLearner, SiloNode, client_names, evaluators
+from paraaegis.experiments.node import MakeLearner, SaveModel, SiloNode, client_names, evaluators
 from paraaegis.experiments.run import complete
 from paraaegis.experiments.wire import check, make_plan
 from paraaegis.methods import find_method
 from paraaegis.protocol.desk import Desk
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
-from paraaegis.types import Learner
+from paraaegis.types import Learner, Vector
 
 
 def server_app(holdout: bool = True) -> ServerApp:
@@ -49,7 +49,7 @@ def serve_run(config: Config, folder: RunFolder, grid: Grid, holdout: bool) -> N
     length = carrier.meet(names, config.engine.deadline)
     stored = folder.restore()
     if stored is None:
-        state = ServerState(run=f"{config.digest()[:16]}-{secrets.token_hex(4)}")
+        state = ServerState(run=run_name(config))
     else:
         state = stored[0]
         state.attempt += 1  # what the interrupted round sent may be out already: its order is not used again
@@ -61,11 +61,17 @@ def serve_run(config: Config, folder: RunFolder, grid: Grid, holdout: bool) -> N
     complete(config, folder, state.stopped)
 
 
+def run_name(config: Config) -> str:
+    """A name that no other run has, so that no secret order comes twice; a simulation's can be made again."""
+    name = config.digest()[:16]
+    return name if config.privacy.noise == "seeded" else f"{name}-{secrets.token_hex(8)}"
+
+
 def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def client_app(make_learner: MakeLearner, holdout: bool = True) -> ClientApp:
+def client_app(make_learner: MakeLearner, holdout: bool = True, save_model: SaveModel | None = None) -> ClientApp:
     """A silo's client with a learner of its own; node-config `name` and `folder` say who and where it is."""
 
     def open_node(context: Context) -> SiloNode:
@@ -73,7 +79,7 @@ def client_app(make_learner: MakeLearner, holdout: bool = True) -> ClientApp:
             if key not in context.node_config:
                 raise ConfigError(f'the node\'s --node-config needs {key}="…", got {sorted(context.node_config)}')
         name, folder = str(context.node_config["name"]), Path(str(context.node_config["folder"]))
-        return SiloNode(name, folder, make_learner, holdout)
+        return SiloNode(name, folder, make_learner, holdout, save_model)
 
     return make_client_app(open_node)
 
@@ -85,5 +91,11 @@ def built_in(config: Config, name: str) -> Learner:
     return make_classroom(config, only=name).learners[name]
 
 
+def _save(config: Config, path: Path, weights: Vector) -> None:
+    from paraaegis.experiments.learners import make_classroom
+
+    make_classroom(config, only="").save_model(path, weights)
+
+
 server = server_app(holdout=False)
-client = client_app(built_in, holdout=False)
+client = client_app(built_in, holdout=False, save_model=_save)

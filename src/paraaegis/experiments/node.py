@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
 
 from paraaegis.config import Config
 from paraaegis.crypto.keys import load_identity, load_keys
 from paraaegis.errors import ConfigError, RunError
-from paraaegis.experiments.folder import RunFolder
+from paraaegis.experiments.folder import RunFolder, write_whole
 from paraaegis.experiments.wire import check, make_plan, make_silo
 from paraaegis.methods import Materials, find_method
 from paraaegis.privacy.budget import budget
@@ -18,9 +22,52 @@ from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.once import Once
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
-from paraaegis.types import Learner
+from paraaegis.types import Arrays, Learner, Metrics, Vector
 
 MakeLearner = Callable[[Config, str], Learner]
+SaveModel = Callable[[Config, Path, Vector], None]
+
+
+class _Facts(msgspec.Struct):
+    config: str
+    length: int
+    samples: int
+
+
+class Late:
+    """A learner that is made when it is first needed: half of the messages of a round do not need one."""
+
+    def __init__(self, make: Callable[[], Learner], samples: int) -> None:
+        self._make, self.samples = make, samples
+
+    @cached_property
+    def made(self) -> Learner:
+        """The learner itself."""
+        return self._make()
+
+    def initial(self) -> Vector:
+        """See Learner."""
+        return self.made.initial()
+
+    def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
+        """See Learner."""
+        return self.made.train(weights, number)
+
+    def apply(self, weights: Vector, delta: Vector) -> Vector:
+        """See Learner."""
+        return self.made.apply(weights, delta)
+
+    def evaluate(self, weights: Vector) -> Metrics:
+        """See Learner."""
+        return self.made.evaluate(weights)
+
+    def state(self) -> Arrays:
+        """See Learner."""
+        return self.made.state()
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See Learner."""
+        self.made.load(state)
 
 
 def client_names(config: Config) -> tuple[str, ...]:
@@ -40,6 +87,7 @@ class SiloNode:
     folder: Path
     make_learner: MakeLearner
     holdout: bool = True
+    save_model: SaveModel | None = None
 
     @cached_property
     def config(self) -> Config:
@@ -51,14 +99,25 @@ class SiloNode:
         return config
 
     @cached_property
-    def learner(self) -> Learner:
-        """The silo's model and data."""
-        return self.make_learner(self.config, self.name)
+    def learner(self) -> Late:
+        """The silo's model and data, made when they are first needed."""
+        return Late(lambda: self.make_learner(self.config, self.name), self._facts.samples)
 
     @property
     def length(self) -> int:
         """Values in the model."""
-        return int(self.learner.initial().size)
+        return self._facts.length
+
+    @cached_property
+    def _facts(self) -> _Facts:
+        """What is asked of a learner in every message; worked out once and kept beside its configuration."""
+        path, digest = self.folder / "facts.json", self.config.digest()
+        if path.exists() and (known := msgspec.json.decode(path.read_bytes(), type=_Facts)).config == digest:
+            return known
+        learner = self.make_learner(self.config, self.name)
+        facts = _Facts(config=digest, length=int(learner.initial().size), samples=learner.samples)
+        write_whole(path, lambda file: file.write(msgspec.json.encode(facts)))
+        return facts
 
     def silo(self, run: str) -> Silo:
         """The node's client of a run."""
@@ -72,10 +131,9 @@ class SiloNode:
         return replace(silo, ledger=ledger, holdout=self.holdout, identity=load_identity(self.folder / "identity"))
 
     def finished(self, state: ClientState) -> None:
-        """Keep the final model, if the learner knows how to."""
-        save = getattr(self.learner, "save", None)
-        if save is not None:
-            save(self.folder / "model.pt", state.weights)
+        """Keep the final model."""
+        if self.save_model is not None:
+            self.save_model(self.config, self.folder / "model.pt", state.weights)
 
 
 def evaluators(config: Config, holdout: bool) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ server = flower_app.server
 client = flower_app.client
 """
 _LOOK = 0.3  # seconds between two looks for new lines
-_ASK = 10.0  # seconds between two questions to Flower whether the run is still going
+_ASK = 30.0  # seconds between two questions to Flower whether the run is still going
 
 
 def up(
@@ -67,12 +67,12 @@ def prepare(config: Config, out: Path) -> tuple[RunFolder, dict[str, Path]]:
     return folder, nodes
 
 
-def write_app(folder: Path) -> Path:
-    """The Flower app that runs this package, for `flwr run`."""
+def write_app(folder: Path, code: str = _APP) -> Path:
+    """The Flower app that runs this package, for `flwr run`; `code` makes its `server` and `client`."""
     package = folder / "paraaegis_app"
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text('"""ParaAegis on Flower."""\n')
-    (package / "app.py").write_text(_APP)
+    (package / "app.py").write_text(code)
     components = {"serverapp": "paraaegis_app.app:server", "clientapp": "paraaegis_app.app:client"}
     app = {"publisher": "paraaegis", "components": components, "config": {"folder": ""}}
     project = {"name": "paraaegis-app", "version": __version__, "dependencies": [], "license": "Apache-2.0"}

@@ -11,14 +11,14 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 
 from paraaegis.errors import PrivacyError
 
 
 def delta_of(epsilon: float, mu: float) -> float:
     """δ(ε; μ) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), exact for composed Gaussians of total μ."""
+    from scipy.special import log_ndtr, ndtr  # scipy takes half a second to load, which a node would pay a message
+
     return float(ndtr(-epsilon / mu + mu / 2) - np.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2)))
 
 
@@ -26,6 +26,8 @@ def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ that (ε, δ) allows."""
     if not (epsilon > 0 and 0 < delta < 1):
         raise PrivacyError(f"a budget needs ε > 0 and δ in (0, 1), got ε = {epsilon}, δ = {delta}")
+    from scipy.optimize import brentq
+
     try:
         return float(brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-9, 1e4, xtol=1e-12, rtol=1e-12))
     except (ValueError, OverflowError) as error:
@@ -39,6 +41,8 @@ def epsilon_of(mu: float, delta: float) -> float:
     high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1  # zero-concentrated DP's bound, never exceeded
     if delta_of(0.0, mu) <= delta:
         return 0.0
+    from scipy.optimize import brentq
+
     return float(brentq(lambda epsilon: delta_of(epsilon, mu) - delta, 0.0, high, xtol=1e-9, rtol=1e-12))
 
 

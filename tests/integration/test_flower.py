@@ -1,0 +1,251 @@
+"""The same protocol on a real SuperLink and real SuperNodes, with TLS and authentication, on this machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import tomli_w
+
+from blobs import SAMPLES, make_learner
+from paraaegis.config import make_config
+from paraaegis.crypto.keys import new_identity, save_keys
+from paraaegis.engines.flower.trial import Trial, free_port
+from paraaegis.errors import RunError
+from paraaegis.experiments.folder import RunFolder
+from paraaegis.experiments.run import federate
+from paraaegis.experiments.trial import follow, write_app
+from paraaegis.experiments.wire import make_keys, resolve
+
+TESTS = str(Path(__file__).parent.parent)
+APP = """from blobs import {learner}
+from paraaegis.experiments import flower_app
+
+server = flower_app.server_app(holdout=False)
+client = flower_app.client_app({learner}, holdout=False)
+"""
+BASE = ("federation.rounds=2", f"federation.min_samples={SAMPLES}", "privacy.epsilon=8.0", "engine.deadline=120",
+        "protect.ratio=0.2")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", TESTS)
+    monkeypatch.setenv("BLOBS_GATE", str(tmp_path / "gate"))
+
+
+def configured(method, clients, *settings):
+    config = make_config({}, [*BASE, f"protect.method={method}", f"federation.clients={clients}", *settings])
+    return resolve(config, [SAMPLES])
+
+
+def laid_out(config, out):
+    """A server's folder and one a silo, as `keys` and a courier would leave them."""
+    folder, keys = RunFolder(out / "server"), make_keys(config)
+    with folder.claimed(config, fresh=False):
+        pass
+    nodes = {f"client-{index}": out / f"client-{index}" for index in range(config.federation.clients)}
+    for node in nodes.values():
+        node.mkdir(mode=0o700)
+        (node / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(config)))
+        save_keys(node / "keys", keys)
+        new_identity(node / "identity")
+    return folder, nodes
+
+
+def locally(config, out):
+    learners = {
+        f"client-{index}": make_learner(config, f"client-{index}") for index in range(config.federation.clients)
+    }
+    federate(config, learners, out)
+    return RunFolder(out).read_lines()
+
+
+def started(trial, folder, out, learner="make_learner"):
+    app = write_app(out / "app", APP.format(learner=learner))
+    return trial.run(app, {"folder": str(folder.path)})
+
+
+def outcome(line):
+    return line.round, line.metrics, line.clients, line.agreement
+
+
+@pytest.mark.parametrize(
+    ("method", "clients"), [("fedavg", 2), ("paraaegis-static", 2), ("paraaegis-feedback", 2), ("lwe-secagg", 3)]
+)
+def test_a_run_on_flower_equals_one_in_a_single_process(method, clients, tmp_path):
+    config = configured(method, clients, f"federation.quorum={clients}")
+    folder, nodes = laid_out(config, tmp_path)
+    with Trial(tmp_path, nodes) as trial:
+        run = started(trial, folder, tmp_path)
+        result = follow(trial, run, folder, lambda _: None, tmp_path / "logs")
+    lines = folder.read_lines()
+    assert [outcome(line) for line in lines] == [outcome(line) for line in locally(config, tmp_path / "local")]
+    assert lines[-1].metrics["accuracy"] > 0.5
+    assert result.rounds == 2
+    for name, node in nodes.items():
+        sent = [json.loads(line) for line in (node / "ledger.jsonl").read_text().splitlines()]
+        assert {one["client"] for one in sent} == {name}
+        assert {one["round"] for one in sent} >= {1, 2}
+
+
+def gate(tmp_path, number):
+    """Hold the last client in training of a round; wait until it is there."""
+    (tmp_path / "gate").write_text(str(number))
+
+
+def waited(path, seconds=90):
+    until = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < until, f"{path} did not come"
+        time.sleep(0.2)
+
+
+def test_a_node_killed_in_a_round_leaves_a_round_that_stands_and_catches_up_when_it_is_back(tmp_path):
+    config = configured("fedavg", 3, "federation.quorum=2", "federation.rounds=4", "engine.deadline=20")
+    folder, nodes = laid_out(config, tmp_path)
+    gate(tmp_path, 2)
+    with Trial(tmp_path, nodes) as trial:
+        run = started(trial, folder, tmp_path, "make_interrupted")
+        waited(tmp_path / "waiting")
+        trial.stop("client-2", signal.SIGKILL)
+        (tmp_path / "gate").unlink()
+        trial.start_node("client-2")
+        result = follow(trial, run, folder, lambda _: None, tmp_path / "logs")
+    lines = folder.read_lines()
+    assert result.rounds == 4
+    assert lines[1].clients == ["client-0", "client-1"]
+    assert "client-2" in lines[1].dropped
+    assert lines[3].clients == ["client-0", "client-1", "client-2"]
+    manifests = [json.loads(next((node / "runs").glob("*/manifest.json")).read_text()) for node in nodes.values()]
+    models = [
+        np.load(next((node / "runs").glob("*")) / manifest["files"]["state/weights"])
+        for node, manifest in zip(nodes.values(), manifests, strict=True)
+    ]
+    assert all((model == models[0]).all() for model in models)
+
+
+def test_a_superlink_that_is_killed_and_restarted_resumes_the_run_from_the_last_round(tmp_path):
+    config = configured("paraaegis-static", 2, "federation.quorum=2", "federation.rounds=3")
+    folder, nodes = laid_out(config, tmp_path)
+    with Trial(tmp_path, nodes) as trial:
+        started(trial, folder, tmp_path)
+        waited(folder.lines)  # round 1 is done
+        trial.stop("superlink", signal.SIGKILL)
+        with pytest.raises(RunError):
+            trial.status("1")
+        time.sleep(1)
+        trial.start_link()
+        for name in nodes:
+            trial.register(name)
+        run = started(trial, folder, tmp_path)
+        result = follow(trial, run, folder, lambda _: None, tmp_path / "logs")
+    lines = folder.read_lines()
+    assert [line.round for line in lines] == [1, 2, 3]
+    assert result.metrics == lines[-1].metrics
+    assert all(line.clients == ["client-0", "client-1"] for line in lines)
+
+
+def test_a_node_that_is_not_registered_is_turned_away(tmp_path):
+    config = configured("fedavg", 1)
+    _, nodes = laid_out(config, tmp_path)
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    with Trial(tmp_path, nodes) as trial:
+        trial._nodes["stranger"] = stranger
+        from paraaegis.engines.flower.certificates import make_node_key
+
+        trial._keys["stranger"] = make_node_key(tmp_path / "nodes", "stranger")
+        trial.start_node("stranger")
+        log = tmp_path / "logs" / "stranger.log"
+        until = time.monotonic() + 40
+        while trial.processes["stranger"].poll() is None and time.monotonic() < until:
+            if "auth" in log.read_text().lower():
+                break
+            time.sleep(0.5)
+        listed = trial.flwr("supernode", "list", "trial", "--format", "json")
+    assert len(listed["nodes"]) == 1
+    assert "SuperNode ID" not in log.read_text()
+
+
+def open_files(pid):
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").glob("*"):
+        try:
+            found.add(str(link.readlink()))
+        except OSError:
+            continue
+    return found
+
+
+def memory_holds(pid, secrets):
+    """Whether any of these bytes lies in the memory of a process."""
+    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
+        for line in maps:
+            place, rights = line.split()[:2]
+            if "r" not in rights or "[v" in line:
+                continue
+            start, end = (int(part, 16) for part in place.split("-"))
+            try:
+                memory.seek(start)
+                content = memory.read(end - start)
+            except (OSError, ValueError, OverflowError):
+                continue
+            if any(secret in content for secret in secrets):
+                return True
+    return False
+
+
+def server_processes():
+    """Flower's processes that run the ServerApp, or start it."""
+    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    return [int(line.split()[0]) for line in listed.splitlines() if "flwr-serverapp" in line or "superlink" in line]
+
+
+def test_the_server_opens_no_key_file_and_holds_no_secret(tmp_path):
+    config = configured("paraaegis-static", 2, "federation.quorum=2")
+    folder, nodes = laid_out(config, tmp_path)
+    keys = make_keys(config)
+    stored = (nodes["client-0"] / "keys").read_bytes()
+    secrets = [keys.vote, stored[-2000:-1000], *((node / "identity").read_bytes() for node in nodes.values())]
+    assert memory_holds(os.getpid(), secrets)  # the search itself can find them
+    watched = set()
+    with Trial(tmp_path, nodes) as trial:
+        run = started(trial, folder, tmp_path)
+        while not folder.result.exists():
+            for pid in server_processes():
+                try:
+                    assert not any(file.endswith(("/keys", "/identity")) for file in open_files(pid))
+                    assert not memory_holds(pid, secrets)
+                    watched.add(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1])
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+            time.sleep(1)
+        follow(trial, run, folder, lambda _: None, tmp_path / "logs")
+    assert any(b"serverapp" in name for name in watched)
+
+
+def test_a_trial_leaves_no_process_behind(tmp_path):
+    config = configured("fedavg", 1)
+    _, nodes = laid_out(config, tmp_path)
+    with Trial(tmp_path, nodes) as trial:
+        pids = {name: process.pid for name, process in trial.processes.items()}
+    for pid in pids.values():
+        with pytest.raises(ProcessLookupError):
+            os.killpg(pid, 0)
+
+
+def test_the_programs_of_flower_are_missed_by_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with (
+        pytest.raises(RunError, match=r"flower-superlink is not installed; run: pip install 'paraaegis\[flower\]'"),
+        Trial(tmp_path, {}),
+    ):
+        pass
+    assert free_port() > 0
