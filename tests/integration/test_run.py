@@ -178,7 +178,6 @@ REFUSED = {
     "too many clients": (["federation.clients=1000"], "1000"),
     "more clients than a sum carries": (["federation.clients=130"], "126"),
     "seed": (["seed=18446744073709551616"], "seed"),
-    "left out too long": (["federation.fraction=0.34", "federation.history=1", "federation.rounds=30"], "history"),
 }
 
 

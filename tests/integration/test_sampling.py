@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paraaegis.engines.local import LocalEngine
-from paraaegis.errors import ConfigError, ProtocolError
+from paraaegis.errors import ProtocolError
 from paraaegis.methods import METHODS
 from paraaegis.protocol import client
 from paraaegis.protocol.desk import Desk
@@ -40,11 +40,6 @@ def test_the_mean_is_taken_over_those_who_took_part():
     updates = np.ones((4, 1, 50), dtype=np.float32)
     played = play(updates, "protect.method=fedavg", "federation.fraction=0.5", rounds=1)
     np.testing.assert_array_equal(played.model, np.ones(50, dtype=np.float32))
-
-
-def test_a_history_too_short_for_the_sampling_is_refused_before_any_work():
-    with pytest.raises(ConfigError, match=r"set federation.history to at least \d+"):
-        play(UPDATES, "protect.method=fedavg", "federation.fraction=0.2", "federation.history=1", rounds=8)
 
 
 def test_a_client_refuses_a_round_whose_past_it_was_not_given():

@@ -10,11 +10,12 @@ import pytest
 from hand import Hand, Served, honest, mean, served
 from paraaegis.crypto.ckks import Secret
 from paraaegis.crypto.pool import Pool, SecretPool
+from paraaegis.crypto.sealing import new_pair, unseal
 from paraaegis.engines.local import LocalEngine
-from paraaegis.errors import ConfigError, DriftError, ProtocolError, RunError
+from paraaegis.errors import CryptoError, DriftError, ProtocolError, RunError
 from paraaegis.experiments.wire import resolve, wire
 from paraaegis.protocol.desk import Desk, Reply
-from paraaegis.protocol.messages import Begin, Elected, Finish, RollCall, pack, unpack
+from paraaegis.protocol.messages import Begin, Elected, Finish, Peek, Rescue, RollCall, pack, unpack
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState, decode_state, encode_state
 from paraaegis.protocol.voting import pack_positions
@@ -330,20 +331,37 @@ def test_clients_that_were_seldom_sampled_end_with_the_same_model(method):
         np.testing.assert_array_equal(state.weights, played.model)
 
 
-def test_a_client_left_out_for_longer_than_the_history_is_foreseen():
-    """Thirty rounds of one client in ten: most wait for more than the ten rounds that are kept by default."""
-    settings = (FEDAVG, "federation.fraction=0.1")
-    with pytest.raises(
-        ConfigError, match=r"aggregates are kept for 10: set federation\.history to at least \d+"
-    ) as caught:
-        play(np.ones((10, 3)), *settings, rounds=30)
-    needed = int(str(caught.value).split()[-1])
-    with pytest.raises(ConfigError):
-        play(np.ones((10, 3)), *settings, f"federation.history={needed - 1}", rounds=30)
-    played = play(np.ones((10, 3)), *settings, f"federation.history={needed}", rounds=30)
-    np.testing.assert_allclose(played.model, 30, atol=1e-4)
+@pytest.mark.parametrize("method", ["fedavg", "paraaegis-static", "paraaegis-feedback", "ckks-fedavg"])
+def test_a_client_left_out_for_longer_than_the_history_gets_a_peers_model(method):
+    """Thirty rounds of one client in five: most wait for longer than the two rounds that are kept."""
+    settings = (f"protect.method={method}", "federation.fraction=0.2", "federation.history=2", "protect.ratio=0.5")
+    played = play(np.ones((10, 1, 6)), *settings, rounds=30)
+    assert any("snapshot" in line.bytes_down for line in played.lines)
+    assert all(len(line.clients) == 2 for line in played.lines)
+    assert not any(line.dropped for line in played.lines)
     for state in played.engine.states.values():
         np.testing.assert_array_equal(state.weights, played.model)
+
+
+def test_a_peers_model_cannot_be_opened_by_a_server_with_a_key_of_its_own():
+    playing = hand(FEDAVG)
+    private, public = new_pair()
+    request = Peek(where=playing.plan.where(1), receivers={"client-1": public})
+    snapshot = playing.send("client-0", request)
+    context = msgspec.msgpack.encode([playing.plan.run, 0, "client-1"])
+    with pytest.raises(CryptoError):
+        unseal(private, bytes(snapshot.sealed["client-1"].view), context)
+    with pytest.raises(ProtocolError, match="enrolled clients only"):
+        playing.send("client-0", Peek(where=playing.plan.where(1), receivers={"stranger": public}))
+
+
+def test_a_rescue_for_another_or_of_another_round_is_refused():
+    playing = hand(FEDAVG)
+    publics = {name: silo.identity[1] for name, silo in playing.silos.items()}
+    snapshot = playing.send("client-0", Peek(where=playing.plan.where(1), receivers=publics))
+    for applied, sealed in ((2, snapshot.sealed["client-1"]), (1, snapshot.sealed["client-2"])):
+        with pytest.raises(CryptoError, match="do not open"):
+            playing.send("client-1", playing.begin(3, rescue=Rescue(applied, sealed)))
 
 
 def test_every_round_has_metrics_though_the_evaluator_is_not_sampled():

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli import audit, bench, compare, federation, lists, privacy, run
+from paraaegis.cli import audit, bench, compare, federation, keys, lists, privacy, run
 from paraaegis.version import __version__
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app.command("run", epilog="Example: paraaegis run configs/digits.toml --set prot
 app.command("compare", epilog="Example: paraaegis compare --preset quick")(compare.compare)
 app.command("privacy", epilog="Example: paraaegis privacy --epsilon 1 --delta 1e-5 --rounds 50")(privacy.privacy)
 app.command("audit", epilog="Example: paraaegis audit configs/digits.toml --set privacy.calibration=tight")(audit.audit)
+app.add_typer(keys.app, name="keys", epilog="Example: paraaegis keys new federation-keys --clients 3")
 app.add_typer(federation.app, name="federation", epilog="Example: paraaegis federation up --clients 3")
 app.add_typer(bench.app, name="bench", epilog="Example: paraaegis bench vote")
 app.command("methods", epilog="Example: paraaegis methods --json")(lists.methods)

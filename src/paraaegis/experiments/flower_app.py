@@ -47,6 +47,7 @@ def serve_run(config: Config, folder: RunFolder, grid: Grid, holdout: bool) -> N
     carrier = GridCarrier(grid, config.engine.deadline, _say)
     names = client_names(config)
     length = carrier.meet(names, config.engine.deadline)
+    carrier.enrol(names)
     stored = folder.restore()
     if stored is None:
         state = ServerState(run=run_name(config))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from paraaegis.config import Config
 from paraaegis.crypto.keys import load_identity, load_keys
 from paraaegis.errors import ConfigError, RunError
+from paraaegis.experiments.enrolment import KeyFolder
 from paraaegis.experiments.folder import RunFolder, write_whole
 from paraaegis.experiments.wire import check, make_plan, make_silo
 from paraaegis.methods import Materials, find_method
@@ -118,6 +119,22 @@ class SiloNode:
         facts = _Facts(config=digest, length=int(learner.initial().size), samples=learner.samples)
         write_whole(path, lambda file: file.write(msgspec.json.encode(facts)))
         return facts
+
+    @property
+    def _secrets(self) -> KeyFolder:
+        return KeyFolder(self.folder)
+
+    def card(self) -> dict[str, str | bytes | bool]:
+        """What enrolment asks for."""
+        return {"public": self._secrets.public, "key_id": self._secrets.key_id, "leads": self._secrets.leads}
+
+    def seal(self, publics: dict[str, bytes]) -> dict[str, bytes]:
+        """As lead: the federation's secrets, sealed to approved silos."""
+        return self._secrets.seal(publics)
+
+    def open(self, sealed: bytes, lead_public: bytes) -> None:
+        """Take up secrets that the lead sealed to this silo."""
+        self._secrets.open(sealed, self.name, lead_public)
 
     def silo(self, run: str) -> Silo:
         """The node's client of a run."""

@@ -23,10 +23,13 @@ from paraaegis.protocol.messages import (
     Finish,
     Hello,
     Message,
+    Peek,
     Report,
     Reported,
+    Rescue,
     RollCall,
     ShareSum,
+    Snapshot,
     Survivors,
     Upload,
     expect,
@@ -35,7 +38,7 @@ from paraaegis.protocol.once import Stopwatch
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import unpack_positions
-from paraaegis.types import Mask
+from paraaegis.types import Blob, Mask
 
 _TEST_ORDER = 1024  # values of the order whose fingerprint a Hello carries
 
@@ -56,6 +59,8 @@ def step(silo: Silo, state: ClientState, message: Message) -> tuple[ClientState,
             return _elected(silo, state, message)
         case Survivors():
             return _survivors(silo, state, message)
+        case Peek():
+            return state, _snapshot(silo, state, message)
         case Finish():
             return _finish(silo, state, message)
     raise ProtocolError(f"a client does not answer {type(message).__name__}")
@@ -87,6 +92,7 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
     _check_begin(silo, state, message)
     watch = Stopwatch()  # its dict is the report's: phases that follow are in it when the reply is packed
     state = replace(state, total=message.total, heaviest=message.heaviest)
+    state = _rescued(silo, state, message.rescue)
     state, report = _catch_up(silo, state, message.aggregates, number - 1, watch)
     if not message.train:
         return state, Reported(where=where, report=report)
@@ -151,12 +157,34 @@ def _survivors(silo: Silo, state: ClientState, message: Survivors) -> tuple[Clie
     return replace(state, phase="shared"), ShareSum(where=where, row=row)
 
 
+def _snapshot(silo: Silo, state: ClientState, message: Peek) -> Snapshot:
+    where = silo.plan.where(message.where.number, message.where.attempt)
+    expect(message, Peek, where)
+    if odd := sorted(set(message.receivers) - set(silo.plan.clients)):
+        raise ProtocolError(f"models are sealed to enrolled clients only, got {odd[0]!r}")
+    sealed = {
+        name: Blob(silo.seal_model(state.weights, state.applied, name, public))
+        for name, public in message.receivers.items()
+    }
+    return Snapshot(where=where, applied=state.applied, sealed=sealed)
+
+
+def _rescued(silo: Silo, state: ClientState, rescue: Rescue | None) -> ClientState:
+    """Take a peer's model where this client is too far behind. What it sent last is taken as counted."""
+    if rescue is None or rescue.applied <= state.applied:
+        return state
+    weights = silo.open_model(bytes(rescue.sealed.view), rescue.applied)
+    residual = state.kept if state.phase == "sent" and silo.half.withholds else state.residual
+    return replace(state, weights=weights, applied=rescue.applied, residual=residual)
+
+
 def _finish(silo: Silo, state: ClientState, message: Finish) -> tuple[ClientState, Message]:
     last = message.where.number
     where = silo.plan.where(last)
     expect(message, Finish, where)
     _check_weights(silo, state, message)
     state = replace(state, total=message.total, heaviest=message.heaviest)
+    state = _rescued(silo, state, message.rescue)
     state, report = _catch_up(silo, state, message.aggregates, last, Stopwatch())
     return state, Reported(where=where, report=report)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,8 +17,11 @@ from paraaegis.protocol.messages import (
     Begin,
     Frames,
     Message,
+    Peek,
     Report,
     Reported,
+    Rescue,
+    Snapshot,
     Where,
     expect,
     pack,
@@ -64,6 +67,7 @@ class Desk:
     def __init__(self, plan: Plan, half: ServerHalf, state: ServerState) -> None:
         self.plan, self.half, self.state = plan, half, state
         self.publics: dict[str, bytes] = {}  # learnt anew at every start
+        self.rescues: dict[str, Rescue] = {}
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}
 
@@ -148,8 +152,30 @@ class Desk:
             if past.number > self.state.seen[client]
         )
 
+    def rescue(self, line: Line, where: Where, clients: Collection[str]) -> Steps:
+        """Where the kept aggregates no longer reach a client, ask the one that is furthest for its model."""
+        oldest = min((past.number for past in self.state.history), default=1)
+        late = [client for client in clients if self.state.seen[client] + 1 < oldest]
+        self.rescues = {}
+        if not late:
+            return
+
+        def take(_: str, reply: Message) -> None:
+            snapshot = expect(reply, Snapshot, where)
+            self.rescues = {client: Rescue(snapshot.applied, sealed) for client, sealed in snapshot.sealed.items()}
+
+        for peer in sorted(set(self.plan.clients) - set(late), key=lambda name: -self.state.seen[name]):
+            request = Peek(where=where, receivers={client: self.publics[client] for client in late})
+            yield from self.ask(line, {peer: request}, take)
+            if self.rescues:
+                return
+
+    def called(self, members: set[str]) -> list[str]:
+        """Who hears of a round: members, who train in it, and evaluators, who only report."""
+        return [client for client in self.plan.clients if client in members or client in self.plan.evaluators]
+
     def begins(self, where: Where, members: set[str]) -> dict[str, Message]:
-        """The round's first messages: members train, evaluators that are none only report."""
+        """The round's first messages."""
         weights = self.weights
         publics = {client: self.publics[client] for client in sorted(members, key=self.plan.clients.index)}
         return {
@@ -160,9 +186,9 @@ class Desk:
                 train=client in members,
                 heaviest=max(weights),
                 publics=publics if self.half.shares else {},
+                rescue=self.rescues.get(client),
             )
-            for client in self.plan.clients
-            if client in members or client in self.plan.evaluators
+            for client in self.called(members)
         }
 
     def combine(self, line: Line, total: Closable | None, counted: list[str], elected: Blob | None) -> None:

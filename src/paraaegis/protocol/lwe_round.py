@@ -158,6 +158,7 @@ def serve_lwe_round(desk: Desk, number: int) -> Steps:
             raise ProtocolError(f"a share sum has {4 * packing.columns(form.size)} bytes, got {len(row)}")
         rows[members.index(client)] = np.frombuffer(row.view, "<u4").astype(np.int64)
 
+    yield from desk.rescue(line, where, desk.called(set(members)))
     answered = yield from desk.ask(line, desk.begins(where, set(members)), take_upload)
     yield from desk.conclude(answered, number - 1)
     survivors = [client for client in answered if client in prints]

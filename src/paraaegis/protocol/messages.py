@@ -56,6 +56,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     where: Where
 
 
+class Rescue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A peer's model after `applied` rounds, sealed to a client that the kept aggregates no longer reach."""
+
+    applied: int
+    sealed: Blob
+
+
 class RollCall(Message, frozen=True, tag="roll-call"):
     """Server: asks who is there."""
 
@@ -78,6 +85,7 @@ class Begin(Message, frozen=True, tag="begin"):
     train: bool = True
     heaviest: int = 0  # the largest weight of an enrolled client
     publics: dict[str, bytes] = {}  # lwe-secagg: to which keys this round's shares are sealed
+    rescue: Rescue | None = None
 
 
 class Ballot(Message, frozen=True, tag="ballot"):
@@ -122,6 +130,20 @@ class Finish(Message, frozen=True, tag="finish"):
     total: int
     aggregates: tuple[Aggregate, ...]
     heaviest: int = 0
+    rescue: Rescue | None = None
+
+
+class Peek(Message, frozen=True, tag="peek"):
+    """Server: asks for the model, sealed to clients that fell far behind, by their names and public keys."""
+
+    receivers: dict[str, bytes]
+
+
+class Snapshot(Message, frozen=True, tag="snapshot"):
+    """Client: its model after `applied` rounds, sealed to each receiver. The server cannot open it."""
+
+    applied: int
+    sealed: dict[str, Blob]
 
 
 class Reported(Message, frozen=True, tag="reported"):
@@ -131,7 +153,9 @@ class Reported(Message, frozen=True, tag="reported"):
     declined: str = ""
 
 
-AnyMessage = RollCall | Hello | Begin | Ballot | Elected | Upload | Survivors | ShareSum | Finish | Reported
+AnyMessage = (
+    RollCall | Hello | Begin | Ballot | Elected | Upload | Survivors | ShareSum | Peek | Snapshot | Finish | Reported
+)
 Some = TypeVar("Some", bound=Message)
 
 
@@ -198,18 +222,27 @@ def _blobs(message: Message) -> Iterator[tuple[str, Blob]]:
             yield "ballot", message.votes
         case Elected():
             yield "elected", message.positions
-        case Upload() | Survivors():
+        case Upload():
             yield from (("shares", blob) for blob in message.shares.values())
-            if isinstance(message, Upload):
-                yield from _payload_blobs(message.payload)
+            yield from _payload_blobs(message.payload)
+        case Survivors():
+            yield from (("shares", blob) for blob in message.shares.values())
         case ShareSum():
             yield "shares", message.row
+        case Snapshot():
+            yield from (("snapshot", blob) for blob in message.sealed.values())
         case Begin() | Finish():
-            for aggregate in message.aggregates:
-                if aggregate.elected is not None:
-                    yield "elected", aggregate.elected
-                if aggregate.payload is not None:
-                    yield from _payload_blobs(aggregate.payload)
+            yield from _news_blobs(message)
+
+
+def _news_blobs(message: Begin | Finish) -> Iterator[tuple[str, Blob]]:
+    if message.rescue is not None:
+        yield "snapshot", message.rescue.sealed
+    for aggregate in message.aggregates:
+        if aggregate.elected is not None:
+            yield "elected", aggregate.elected
+        if aggregate.payload is not None:
+            yield from _payload_blobs(aggregate.payload)
 
 
 def _payload_blobs(payload: Payload) -> Iterator[tuple[str, Blob]]:

@@ -62,16 +62,6 @@ class Plan:
             draws.append(chosen.tolist())
         return draws
 
-    def longest_absence(self) -> tuple[str, int]:
-        """The client that goes longest without a message, and for how many rounds' aggregates it then asks at once."""
-        last, longest = dict.fromkeys(self.clients, 0), dict.fromkeys(self.clients, 0)
-        for number in range(1, self.rounds + 2):  # the end of the run reaches everyone
-            reached = self.clients if number > self.rounds else {*self.members(number), *self.evaluators}
-            for client in reached:
-                longest[client] = max(longest[client], number - 1 - last[client])
-                last[client] = number - 1
-        return max(longest.items(), key=lambda item: item[1])
-
     def weight(self, samples: int) -> int:
         """A client's weight before normalisation: its samples, or 1."""
         return 1 if self.uniform else samples

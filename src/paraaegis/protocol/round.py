@@ -91,6 +91,7 @@ def serve_round(desk: Desk, number: int) -> Steps:
         else:
             take_upload(client, reply)
 
+    yield from desk.rescue(line, where, desk.called(members))
     answered = yield from desk.ask(line, desk.begins(where, members), take_first)  # lines 4 to 9
     yield from desk.conclude(answered, number - 1)
     counted = [client for client in answered if client in members - line.declined.keys()]

@@ -61,8 +61,15 @@ def _finish(desk: Desk) -> Steps:
         desk.note(client, expect(reply, Reported, where).report)
 
     line = desk.state.pending or Line(round=last, ratio=0, elected=0)
+    yield from desk.rescue(line, where, plan.clients)
     finishes: dict[str, Message] = {
-        client: Finish(where=where, total=sum(desk.weights), heaviest=max(desk.weights), aggregates=desk.missed(client))
+        client: Finish(
+            where=where,
+            total=sum(desk.weights),
+            heaviest=max(desk.weights),
+            aggregates=desk.missed(client),
+            rescue=desk.rescues.get(client),
+        )
         for client in plan.clients
     }
     answered = yield from desk.ask(line, finishes, take)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
-from paraaegis.crypto.keys import tag
-from paraaegis.crypto.sealing import new_pair
+from paraaegis.crypto.keys import derive, tag
+from paraaegis.crypto.sealing import new_pair, seal, unseal
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
+from paraaegis.errors import ProtocolError
 from paraaegis.privacy.ledger import Ledger, Release, releases_of
 from paraaegis.protocol.messages import VERSION
 from paraaegis.protocol.once import Once
@@ -60,6 +62,25 @@ class Silo:
             (self.plan.run, "partition", number, attempt, digest(np.packbits(elected))),
             lambda: Partition.of(elected, self.order(number, attempt)),
         )
+
+    def seal_model(self, weights: Vector, applied: int, receiver: str, public: bytes) -> bytes:
+        """The model, for one fellow client; the clients' common secret keeps it from a server with a key of its own."""
+        return seal(public, weights.tobytes(), self._rescue(applied, receiver), group=self._group)
+
+    def open_model(self, sealed: bytes, applied: int) -> Vector:
+        """The model that a fellow client sealed to this one."""
+        content = unseal(self.identity[0], sealed, self._rescue(applied, self.name), group=self._group)
+        weights: Vector = np.frombuffer(content, dtype=np.float32)
+        if weights.size != self.plan.length:
+            raise ProtocolError(f"a snapshot of {self.plan.length} values was expected, got {weights.size}")
+        return weights
+
+    @property
+    def _group(self) -> bytes:
+        return derive(self.vote_key, "snapshot", self.plan.run)
+
+    def _rescue(self, applied: int, receiver: str) -> bytes:
+        return msgspec.msgpack.encode([self.plan.run, applied, receiver])
 
     def seal_vote(self, mark: str, elected: Mask) -> str:
         """A ballot's fingerprint with the outcome of the vote: equal at every client that was told the same."""

@@ -28,6 +28,15 @@ class Node(Protocol):
     def length(self) -> int:
         """Values in the model."""
 
+    def card(self) -> dict[str, str | bytes | bool]:
+        """What enrolment asks for: `public` key, `key_id` of the secrets that it has, whether it `leads`."""
+
+    def seal(self, publics: dict[str, bytes]) -> dict[str, bytes]:
+        """As lead: the federation's secrets, sealed to these silos."""
+
+    def open(self, sealed: bytes, lead_public: bytes) -> None:
+        """Take up secrets that the lead sealed."""
+
     def silo(self, run: str) -> Silo:
         """The node's client of the run of this name."""
 
@@ -41,22 +50,41 @@ def make_client_app(open_node: Callable[[Context], Node]) -> ClientApp:
 
     @app.query("who")  # type: ignore[untyped-decorator]
     def who(message: Message, context: Context) -> Message:
-        try:
+        def introduced() -> RecordDict:
             node = open_node(context)
-            content = RecordDict({"who": ConfigRecord({"name": node.name, "length": node.length})})
-        except ParaAegisError as error:
-            content = to_error(str(error))
-        return Message(content, reply_to=message)
+            return RecordDict({"who": ConfigRecord({"name": node.name, "length": node.length, **node.card()})})
+
+        return _replied(message, introduced)
+
+    @app.query("seal")  # type: ignore[untyped-decorator]
+    def seal(message: Message, context: Context) -> Message:
+        publics = {name: bytes(value) for name, value in message.content.config_records["publics"].items()}
+        return _replied(message, lambda: RecordDict({"sealed": ConfigRecord(open_node(context).seal(publics))}))
+
+    @app.query("open")  # type: ignore[untyped-decorator]
+    def take(message: Message, context: Context) -> Message:
+        given = message.content.config_records["sealed"]
+
+        def opened() -> RecordDict:
+            open_node(context).open(given["secrets"], given["lead"])
+            return RecordDict({"opened": ConfigRecord({})})
+
+        return _replied(message, opened)
 
     @app.train("step")  # type: ignore[untyped-decorator]
     def step(message: Message, context: Context) -> Message:
-        try:
-            content = to_records(answer(open_node(context), from_records(message.content)))
-        except ParaAegisError as error:
-            content = to_error(str(error))
-        return Message(content, reply_to=message)
+        return _replied(message, lambda: to_records(answer(open_node(context), from_records(message.content))))
 
     return app
+
+
+def _replied(message: Message, work: Callable[[], RecordDict]) -> Message:
+    """A reply, with an error of ours in words instead of a stack that the server would see."""
+    try:
+        content = work()
+    except ParaAegisError as error:
+        content = to_error(str(error))
+    return Message(content, reply_to=message)
 
 
 def answer(node: Node, frames: Frames) -> Frames:

@@ -21,12 +21,17 @@ def to_records(frames: Frames) -> RecordDict:
 
 def from_records(content: RecordDict) -> Frames:
     """The frames that `to_records` laid down; an error that a client wrote instead is raised here."""
-    if "error" in content.config_records:
-        raise ProtocolError(str(content.config_records["error"]["text"]))
+    from_error(content)
     if "frames" not in content.array_records:
         raise ProtocolError("a message without frames came")
     arrays = content.array_records["frames"]
     return tuple(arrays[name].data for name in sorted(arrays))
+
+
+def from_error(content: RecordDict) -> None:
+    """Raise the error that a client wrote, if it did."""
+    if "error" in content.config_records:
+        raise ProtocolError(str(content.config_records["error"]["text"]))
 
 
 def to_error(text: str) -> RecordDict:

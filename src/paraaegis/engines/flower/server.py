@@ -5,15 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from flwr.app import Message, RecordDict
+import msgspec
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from paraaegis.engines.flower.frames import from_records, to_records
+from paraaegis.engines.flower.frames import from_error, from_records, to_records
 from paraaegis.engines.spool import spooled
 from paraaegis.errors import ProtocolError
 from paraaegis.protocol.desk import Exchange, Reply
 
 POLL = 0.2  # seconds between two looks for replies
+
+
+class Card(msgspec.Struct, frozen=True):
+    """How a node introduces itself. Nothing of it is secret."""
+
+    name: str
+    length: int
+    public: bytes
+    key_id: str
+    leads: bool
 
 
 class GridCarrier:
@@ -22,7 +33,7 @@ class GridCarrier:
     def __init__(self, grid: Grid, deadline: float, say: Callable[[str], None] = lambda _: None) -> None:
         self._grid, self._deadline, self._say = grid, deadline, say
         self._names: dict[int, str] = {}  # of nodes that said who they are
-        self.lengths: dict[str, int] = {}
+        self._cards: dict[str, Card] = {}
 
     def meet(self, clients: Sequence[str], patience: float) -> int:
         """Wait until all clients are there; the length of their models, which must be one."""
@@ -34,9 +45,41 @@ class GridCarrier:
                     f"{', '.join(sorted(self._names.values())) or 'none'}: are their nodes running and registered?"
                 )
             time.sleep(POLL)
-        if len(set(self.lengths.values())) != 1:
-            raise ProtocolError(f"clients have models of different lengths: {self.lengths}")
-        return next(iter(self.lengths.values()))
+        lengths = {client: self._cards[client].length for client in clients}
+        if len(set(lengths.values())) != 1:
+            raise ProtocolError(f"clients have models of different lengths: {lengths}")
+        return lengths[clients[0]]
+
+    def enrol(self, clients: Sequence[str]) -> None:
+        """Relay the lead's secrets, sealed, to clients that have none or old ones."""
+        lead = next((client for client in clients if self._cards[client].leads), None)
+        if lead is None:
+            return
+        current = self._cards[lead].key_id
+        late = {client: self._cards[client].public for client in clients if self._cards[client].key_id != current}
+        if not late:
+            return
+        self._say(f"{lead} seals the federation's secrets to {', '.join(late)}")
+        sealed = self._ask({lead: RecordDict({"publics": ConfigRecord(dict(late))})}, "query.seal")[lead]
+        parcels = {
+            client: RecordDict({"sealed": ConfigRecord({"secrets": secrets, "lead": self._cards[lead].public})})
+            for client, secrets in sealed.config_records["sealed"].items()
+        }
+        self._ask(parcels, "query.open")
+
+    def _ask(self, contents: Mapping[str, RecordDict], kind: str) -> dict[str, RecordDict]:
+        """An exchange that everyone must answer."""
+        present = self._present()
+        messages = {client: Message(content, present[client], kind) for client, content in contents.items()}
+        found: dict[str, RecordDict] = {}
+        for client, content, error in self._exchange(messages, time.monotonic() + self._deadline):
+            if content is None or "error" in content.config_records:
+                text = error if content is None else content.config_records["error"]["text"]
+                raise ProtocolError(f"{client}: {text}")
+            found[client] = content
+        if missing := sorted(set(contents) - set(found)):
+            raise ProtocolError(f"{', '.join(missing)} did not answer in time")
+        return found
 
     def carry(self, exchange: Exchange) -> Iterator[Reply]:
         """Replies as they come; a client that is not there, or fails, is answered for with the reason."""
@@ -81,17 +124,18 @@ class GridCarrier:
         new = {str(node): Message(RecordDict(), node, "query.who") for node in connected - set(self._names)}
         for node, content, error in self._exchange(new, time.monotonic() + self._deadline):
             try:
+                if content is not None:
+                    from_error(content)
                 if content is None or "who" not in content.config_records:
                     raise ProtocolError(error or "it does not say who it is")
-                who = content.config_records["who"]
-                self._enrol(int(node), str(who["name"]), int(str(who["length"])))
-            except ProtocolError as refused:
+                self._enter(int(node), msgspec.convert(dict(content.config_records["who"]), Card))
+            except (ProtocolError, msgspec.ValidationError) as refused:
                 self._say(f"node {node} is left out: {refused}")
         return {self._names[node]: node for node in sorted(connected) if node in self._names}
 
-    def _enrol(self, node: int, name: str, length: int) -> None:
-        for other in [known for known, called in self._names.items() if called == name]:
+    def _enter(self, node: int, card: Card) -> None:
+        for other in [known for known, called in self._names.items() if called == card.name]:
             if other in set(self._grid.get_node_ids()):
-                raise ProtocolError(f"{name} is there already, as node {other}")
+                raise ProtocolError(f"{card.name} is there already, as node {other}")
             del self._names[other]
-        self._names[node], self.lengths[name] = name, length
+        self._names[node], self._cards[card.name] = card.name, card

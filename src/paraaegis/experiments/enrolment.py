@@ -1,0 +1,141 @@
+"""A silo's key folder: its identity, the federation's secrets, whom it approved or who leads it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from paraaegis.crypto.ckks import new_key, profile
+from paraaegis.crypto.enrol import fingerprint_of, key_id, open_keys, seal_keys
+from paraaegis.crypto.keys import FederationKeys, load_identity, load_keys, new_identity, new_vote_key, save_keys
+from paraaegis.errors import KeyFileError
+
+PROFILE = "precise"
+
+
+class Shown(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a key folder holds, without any secret."""
+
+    folder: str
+    fingerprint: str = ""
+    key_id: str = ""
+    profile: str = ""
+    ckks_id: str = ""
+    leads: dict[str, str] = {}  # approved fingerprints by silo
+    lead: str = ""  # the fingerprint of the silo that this one takes secrets from
+
+
+class KeyFolder:
+    """identity and keys are secrets (0600); approved.toml makes a silo the lead, lead.toml names another's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.identity, self.keys = path / "identity", path / "keys"
+        self._approved, self._lead = path / "approved.toml", path / "lead.toml"
+
+    def create(self, lead: str = "") -> str:
+        """Make this silo's pair, once; remember who leads. Returns the fingerprint to tell the lead."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not self.identity.exists():
+            new_identity(self.identity)
+        if lead:
+            self._lead.write_text(tomli_w.dumps({"lead": lead}))
+        return fingerprint_of(self.public)
+
+    @property
+    def public(self) -> bytes:
+        """The silo's public key."""
+        return load_identity(self.identity)[1]
+
+    def approve(self, fingerprints: dict[str, str], chosen: str = PROFILE) -> str:
+        """Make this silo the lead: approve others, and make the federation's secrets if there are none."""
+        self.create()
+        self._approved.write_text(tomli_w.dumps({"approved": {**self.approved(), **fingerprints}}))
+        if not self.keys.exists():
+            save_keys(self.keys, fresh_keys(chosen))
+        return fingerprint_of(self.public)
+
+    def approved(self) -> dict[str, str]:
+        """The fingerprints that this silo approved, as lead."""
+        found: dict[str, str] = _read(self._approved).get("approved", {})
+        return found
+
+    @property
+    def leads(self) -> bool:
+        """Whether this silo hands out the secrets."""
+        return self._approved.exists()
+
+    def rotate(self, without: str) -> str:
+        """New secrets for all but one silo, which left; the others get them when they next meet the server."""
+        approved = self.approved()
+        if without not in approved:
+            raise KeyFileError(f"{self.path} approved {', '.join(approved) or 'nobody'}, not {without!r}")
+        del approved[without]
+        self._approved.write_text(tomli_w.dumps({"approved": approved}))
+        save_keys(self.keys, fresh_keys(load_keys(self.keys).profile))
+        return self.key_id
+
+    @property
+    def key_id(self) -> str:
+        """The public name of the secrets that lie here; empty if there are none."""
+        return key_id(load_keys(self.keys)) if self.keys.exists() else ""
+
+    def seal(self, publics: dict[str, bytes]) -> dict[str, bytes]:
+        """As lead: the secrets for each of these silos; refused whole if one is not approved."""
+        keys, approved, private = load_keys(self.keys), self.approved(), load_identity(self.identity)[0]
+        return {
+            name: seal_keys(keys, private, name, public, approved.get(name, "")) for name, public in publics.items()
+        }
+
+    def open(self, sealed: bytes, name: str, lead_public: bytes) -> None:
+        """Take up secrets that the lead sealed to this silo."""
+        lead = str(_read(self._lead).get("lead", ""))
+        save_keys(self.keys, open_keys(sealed, load_identity(self.identity)[0], name, lead_public, lead))
+
+    def show(self) -> Shown:
+        """What lies here, without any secret."""
+        shown = Shown(folder=str(self.path), leads=self.approved(), lead=str(_read(self._lead).get("lead", "")))
+        if self.identity.exists():
+            shown.fingerprint = fingerprint_of(self.public)
+        if self.keys.exists():
+            keys = load_keys(self.keys)
+            shown.key_id, shown.profile, shown.ckks_id = key_id(keys), keys.profile, keys.ckks_id.hex()
+        return shown
+
+
+def fresh_keys(chosen: str) -> FederationKeys:
+    """New secrets of a federation."""
+    return FederationKeys(new_vote_key(), new_key(profile(chosen)), chosen)
+
+
+def deal(folder: Path, clients: int, chosen: str = PROFILE) -> list[Path]:
+    """A folder a silo with its own pair and the common secrets, to be carried there by someone all trust."""
+    keys, folders = fresh_keys(chosen), [folder / f"client-{index}" for index in range(clients)]
+    if taken := [path for path in folders if path.exists()]:
+        raise KeyFileError(f"{taken[0]} is there already; choose another folder, keys are never overwritten")
+    for path in folders:
+        one = KeyFolder(path)
+        one.create()
+        save_keys(one.keys, keys)
+    server = folder / "server"
+    server.mkdir()
+    public = {
+        "profile": chosen,
+        "key_id": key_id(keys),
+        "clients": {p.name: KeyFolder(p).public.hex() for p in folders},
+    }
+    (server / "public.toml").write_text(tomli_w.dumps(public))
+    return [*folders, server]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise KeyFileError(f"{path} is not valid TOML: {error}") from error
