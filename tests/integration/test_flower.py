@@ -36,7 +36,7 @@ BASE = ("federation.rounds=2", f"federation.min_samples={SAMPLES}", "privacy.eps
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", TESTS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
     monkeypatch.setenv("BLOBS_GATE", str(tmp_path / "gate"))
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-
-from flwr.app import Context
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
+from typing import Any
 
 from paraaegis.config import Config
 from paraaegis.crypto.pool import Pool
-from paraaegis.engines.flower.client import make_client_app
-from paraaegis.engines.flower.server import GridCarrier
+from paraaegis.engines.flower.client import ClientApp, make_client_app
+from paraaegis.engines.flower.server import Connect, GridCarrier, ServerApp, make_server_app
 from paraaegis.errors import ConfigError, RunError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.node import MakeLearner, SaveModel, SiloNode, client_names, evaluators
@@ -28,23 +26,20 @@ from paraaegis.types import Learner, Vector
 
 def server_app(holdout: bool = True) -> ServerApp:
     """The server of a federation: run-config `folder` names the run's folder, which holds config.toml."""
-    app = ServerApp()
 
-    @app.main()  # type: ignore[untyped-decorator]
-    def main(grid: Grid, context: Context) -> None:
-        folder = RunFolder(Path(str(context.run_config["folder"])))
+    def run(connect: Connect, settings: Mapping[str, Any]) -> None:
+        folder = RunFolder(Path(str(settings["folder"])))
         if (config := folder.read_config()) is None:
             raise RunError(f"{folder.config} is missing or cannot be read")
         with folder.claimed(config, fresh=False):
             if folder.read_result() is None:
-                serve_run(config, folder, grid, holdout)
+                serve_run(config, folder, connect(config.engine.deadline, _say), holdout)
 
-    return app
+    return make_server_app(run)
 
 
-def serve_run(config: Config, folder: RunFolder, grid: Grid, holdout: bool) -> None:
+def serve_run(config: Config, folder: RunFolder, carrier: GridCarrier, holdout: bool) -> None:
     """Serve a run, or what is left of it. Every round is kept on disk before the next one begins."""
-    carrier = GridCarrier(grid, config.engine.deadline, _say)
     names = client_names(config)
     length = carrier.meet(names, config.engine.deadline)
     carrier.enrol(names)
@@ -75,12 +70,11 @@ def _say(text: str) -> None:
 def client_app(make_learner: MakeLearner, holdout: bool = True, save_model: SaveModel | None = None) -> ClientApp:
     """A silo's client with a learner of its own; node-config `name` and `folder` say who and where it is."""
 
-    def open_node(context: Context) -> SiloNode:
+    def open_node(settings: Mapping[str, Any]) -> SiloNode:
         for key in ("name", "folder"):
-            if key not in context.node_config:
-                raise ConfigError(f'the node\'s --node-config needs {key}="…", got {sorted(context.node_config)}')
-        name, folder = str(context.node_config["name"]), Path(str(context.node_config["folder"]))
-        return SiloNode(name, folder, make_learner, holdout, save_model)
+            if key not in settings:
+                raise ConfigError(f'the node\'s --node-config needs {key}="…", got {sorted(settings)}')
+        return SiloNode(str(settings["name"]), Path(str(settings["folder"])), make_learner, holdout, save_model)
 
     return make_client_app(open_node)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -16,6 +16,9 @@ from paraaegis.protocol import client
 from paraaegis.protocol.messages import Begin, Finish, Frames, pack, unpack
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
+
+
+__all__ = ["ClientApp", "Node", "answer", "make_client_app"]
 
 
 class Node(Protocol):
@@ -44,14 +47,14 @@ class Node(Protocol):
         """Told when a run is over, with the final model."""
 
 
-def make_client_app(open_node: Callable[[Context], Node]) -> ClientApp:
-    """A ClientApp of this node; `open_node` is called once a message."""
+def make_client_app(open_node: Callable[[Mapping[str, Any]], Node]) -> ClientApp:
+    """A ClientApp; `open_node` makes its node of the --node-config, once a message."""
     app = ClientApp()
 
     @app.query("who")  # type: ignore[untyped-decorator]
     def who(message: Message, context: Context) -> Message:
         def introduced() -> RecordDict:
-            node = open_node(context)
+            node = open_node(context.node_config)
             return RecordDict({"who": ConfigRecord({"name": node.name, "length": node.length, **node.card()})})
 
         return _replied(message, introduced)
@@ -59,21 +62,25 @@ def make_client_app(open_node: Callable[[Context], Node]) -> ClientApp:
     @app.query("seal")  # type: ignore[untyped-decorator]
     def seal(message: Message, context: Context) -> Message:
         publics = {name: bytes(value) for name, value in message.content.config_records["publics"].items()}
-        return _replied(message, lambda: RecordDict({"sealed": ConfigRecord(open_node(context).seal(publics))}))
+        return _replied(
+            message, lambda: RecordDict({"sealed": ConfigRecord(open_node(context.node_config).seal(publics))})
+        )
 
     @app.query("open")  # type: ignore[untyped-decorator]
     def take(message: Message, context: Context) -> Message:
         given = message.content.config_records["sealed"]
 
         def opened() -> RecordDict:
-            open_node(context).open(given["secrets"], given["lead"])
+            open_node(context.node_config).open(given["secrets"], given["lead"])
             return RecordDict({"opened": ConfigRecord({})})
 
         return _replied(message, opened)
 
     @app.train("step")  # type: ignore[untyped-decorator]
     def step(message: Message, context: Context) -> Message:
-        return _replied(message, lambda: to_records(answer(open_node(context), from_records(message.content))))
+        return _replied(
+            message, lambda: to_records(answer(open_node(context.node_config), from_records(message.content)))
+        )
 
     return app
 

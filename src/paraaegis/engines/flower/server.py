@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
 
 from paraaegis.engines.flower.frames import from_error, from_records, to_records
 from paraaegis.engines.spool import spooled
 from paraaegis.errors import ProtocolError
 from paraaegis.protocol.desk import Exchange, Reply
 
+__all__ = ["Card", "Connect", "GridCarrier", "ServerApp", "make_server_app"]
+
 POLL = 0.2  # seconds between two looks for replies
+
+Connect = Callable[[float, Callable[[str], None]], "GridCarrier"]  # of a deadline, and of someone to tell
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -25,6 +30,17 @@ class Card(msgspec.Struct, frozen=True):
     public: bytes
     key_id: str
     leads: bool
+
+
+def make_server_app(run: Callable[[Connect, Mapping[str, Any]], None]) -> ServerApp:
+    """A ServerApp; `run` is given a way to the nodes and the --run-config."""
+    app = ServerApp()
+
+    @app.main()  # type: ignore[untyped-decorator]
+    def main(grid: Grid, context: Context) -> None:
+        run(lambda deadline, say: GridCarrier(grid, deadline, say), context.run_config)
+
+    return app
 
 
 class GridCarrier:
