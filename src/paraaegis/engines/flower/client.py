@@ -17,7 +17,6 @@ from paraaegis.protocol.messages import Begin, Finish, Frames, pack, unpack
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 
-
 __all__ = ["ClientApp", "Node", "answer", "make_client_app"]
 
 

@@ -1,0 +1,148 @@
+"""Secrets reach approved silos and nobody else, though a server that nobody trusts carries them."""
+
+import pytest
+
+from paraaegis.cli import main
+from paraaegis.crypto.enrol import fingerprint_of, key_id, open_keys, seal_keys
+from paraaegis.crypto.keys import FederationKeys, load_keys
+from paraaegis.crypto.sealing import new_pair
+from paraaegis.errors import CryptoError, KeyFileError
+from paraaegis.experiments.enrolment import KeyFolder, deal
+
+SECRETS = FederationKeys(vote=bytes(range(32)), ckks=b"a ckks key", profile="precise")
+LEAD, SILO, SERVER = new_pair(), new_pair(), new_pair()
+
+
+def sealed(public=SILO[1], name="client-1", approved=None):
+    return seal_keys(SECRETS, LEAD[0], name, public, approved or fingerprint_of(SILO[1]))
+
+
+def opened(parcel, private=SILO[0], name="client-1", lead_public=LEAD[1], lead=None):
+    return open_keys(parcel, private, name, lead_public, lead or fingerprint_of(LEAD[1]))
+
+
+def test_what_the_lead_sealed_opens_at_the_silo_it_was_sealed_to():
+    assert opened(sealed()) == SECRETS
+
+
+def test_nothing_is_sealed_to_a_key_that_was_not_approved():
+    with pytest.raises(CryptoError, match="nothing was sealed"):
+        sealed(public=SERVER[1])
+
+
+def test_a_server_that_seals_secrets_of_its_own_is_refused():
+    forged = seal_keys(SECRETS, SERVER[0], "client-1", SILO[1], fingerprint_of(SILO[1]))
+    with pytest.raises(CryptoError, match="were not opened"):  # it shows its own key
+        opened(forged, lead_public=SERVER[1])
+    with pytest.raises(CryptoError, match="do not open"):  # it shows the lead's
+        opened(forged)
+
+
+@pytest.mark.parametrize("wrong", [{"private": SERVER[0]}, {"name": "client-2"}, {"private": LEAD[0]}])
+def test_a_parcel_opens_for_nobody_else(wrong):
+    with pytest.raises(CryptoError):
+        opened(sealed(), **wrong)
+
+
+def test_a_parcel_that_was_changed_does_not_open():
+    parcel = bytearray(sealed())
+    parcel[-1] ^= 1
+    with pytest.raises(CryptoError):
+        opened(bytes(parcel))
+
+
+def test_fingerprints_and_key_ids_differ_and_tell_no_secret():
+    prints = {fingerprint_of(new_pair()[1]) for _ in range(50)}
+    assert len(prints) == 50
+    assert all(len(one) == 39 for one in prints)
+    other = FederationKeys(vote=bytes(32), ckks=SECRETS.ckks, profile="precise")
+    assert key_id(SECRETS) != key_id(other)
+    assert SECRETS.vote.hex()[:8] not in key_id(SECRETS)
+
+
+# Folders
+
+
+def federation(tmp_path):
+    """A lead and two silos that know each other's fingerprints."""
+    lead, silos = (
+        KeyFolder(tmp_path / "client-0"),
+        {name: KeyFolder(tmp_path / name) for name in ("client-1", "client-2")},
+    )
+    told = {name: silo.create(lead.create()) for name, silo in silos.items()}
+    lead.approve(told)
+    return lead, silos
+
+
+def handed_out(lead, silos):
+    for name, parcel in lead.seal({name: silo.public for name, silo in silos.items()}).items():
+        silos[name].open(parcel, name, lead.public)
+
+
+def test_silos_end_with_the_leads_secrets_in_files_of_their_own(tmp_path):
+    lead, silos = federation(tmp_path)
+    handed_out(lead, silos)
+    for silo in silos.values():
+        assert load_keys(silo.keys) == load_keys(lead.keys)
+        assert {path.stat().st_mode & 0o777 for path in (silo.keys, silo.identity)} == {0o600}
+
+
+def test_when_a_silo_leaves_the_others_get_new_secrets_and_it_gets_none(tmp_path):
+    lead, silos = federation(tmp_path)
+    handed_out(lead, silos)
+    before = lead.key_id
+    assert lead.rotate("client-2") == lead.key_id != before
+    with pytest.raises(CryptoError, match="approved is none"):
+        lead.seal({"client-2": silos["client-2"].public})
+    stayed = {"client-1": silos["client-1"]}
+    handed_out(lead, stayed)
+    assert stayed["client-1"].key_id == lead.key_id != silos["client-2"].key_id
+    with pytest.raises(KeyFileError, match="approved client-1, not 'client-9'"):
+        lead.rotate("client-9")
+
+
+def test_dealt_keys_hold_what_each_silo_needs_and_the_server_nothing_secret(tmp_path):
+    *silos, server = deal(tmp_path, 3)
+    secrets = [load_keys(silo / "keys") for silo in silos]
+    assert secrets[0] == secrets[1] == secrets[2]
+    assert len({(silo / "identity").read_bytes() for silo in silos}) == 3
+    public = (server / "public.toml").read_bytes()
+    assert secrets[0].vote not in public
+    assert secrets[0].vote.hex().encode() not in public
+    assert sorted(path.name for path in server.iterdir()) == ["public.toml"]
+    with pytest.raises(KeyFileError, match="never overwritten"):
+        deal(tmp_path, 3)
+
+
+def call(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr("sys.argv", ["paraaegis", "keys", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    found = capsys.readouterr()
+    return ended.value.code, found.out + found.err
+
+
+def test_no_command_prints_a_secret(monkeypatch, capsys, tmp_path):
+    said = [
+        call(monkeypatch, capsys, "new", tmp_path / "dealt", "--clients", 2),
+        call(monkeypatch, capsys, "lead", tmp_path / "lead", "--approve", "client-1=0000"),
+        call(monkeypatch, capsys, "identity", tmp_path / "silo", "--lead", "0000", "--json"),
+        call(monkeypatch, capsys, "rotate", tmp_path / "lead", "--without", "client-1"),
+        call(monkeypatch, capsys, "show", tmp_path / "lead"),
+        call(monkeypatch, capsys, "show", tmp_path / "dealt" / "client-0", "--json"),
+    ]
+    assert [code for code, _ in said] == [0] * 6
+    text = "".join(output for _, output in said)
+    secrets = [load_keys(tmp_path / where / "keys") for where in ("dealt/client-0", "lead")]
+    for keys in secrets:
+        assert keys.vote.hex() not in text
+        assert repr(keys.vote) not in text
+    assert "fingerprint" in text
+
+
+def test_a_folder_that_others_can_read_is_refused_with_the_command_that_helps(monkeypatch, capsys, tmp_path):
+    deal(tmp_path / "dealt", 1)
+    (tmp_path / "dealt" / "client-0" / "identity").chmod(0o644)
+    code, text = call(monkeypatch, capsys, "show", tmp_path / "dealt" / "client-0")
+    assert code == 2
+    assert "chmod 600" in text
