@@ -81,7 +81,7 @@ class Privacy(Section, frozen=True):
     delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
     clip: Positive = 1.0  # θ
     calibration: Literal["paper", "tight"] = "paper"
-    unit: Literal["client", "client-replace"] = "client"  # tight: a client missing, or replaced by another
+    unit: Literal["client", "client-replace"] = "client"  # a client's update replaced by nothing, or by another
     noise: Literal["seeded", "secret"] = "seeded"  # seeded: a simulation that can be replayed, no guarantee
     sigma: Annotated[float, Meta(ge=0)] = 0.0  # noise a coordinate; 0: what the budget allows for all rounds
     participations: Annotated[int, Meta(ge=0)] = 0  # tight: rounds that a client takes part in at most; 0: any
@@ -132,6 +132,10 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
     """Read a TOML file, change it by `key=value` settings, and check it."""
     try:
         raw = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        if "rows" in raw:
+            raise ConfigError(
+                f"{path} is a preset of many configurations, for `paraaegis compare --preset`; name one's file"
+            )
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -212,6 +216,10 @@ def _refuse_contradictions(config: Config) -> None:
         raise ConfigError(
             "privacy.participations is for equal noise of calibration 'tight': the paper's formula counts sampling by "
             "its fraction, and a varying series needs all its rounds"
+        )
+    if privacy.participations > federation.rounds:
+        raise ConfigError(
+            f"privacy.participations must be at most the {federation.rounds} rounds, got {privacy.participations}"
         )
     if (least := math.ceil(federation.rounds * config.sampled / federation.clients)) > privacy.participations > 0:
         raise ConfigError(

@@ -50,8 +50,8 @@ class Materials:
         shared = inside_noise(self.config, parts)
         if shared is None:
             return Guard(self._carrier)
-        among = self.config.federation.quorum - self.config.privacy.colluders
-        return Guard(self._carrier, shared, feedback=self.config.protect.carry, among=among)
+        carry, quorum = self.config.protect.carry, self.config.federation.quorum
+        return Guard(self._carrier, shared, carry, quorum, self.config.privacy.colluders)
 
     @property
     def both(self) -> Guard:
@@ -166,7 +166,7 @@ def check_inside(config: Config) -> None:
         )
     if privacy.colluders >= quorum:
         raise ConfigError(f"privacy.colluders must be under the quorum {quorum}, got {privacy.colluders}")
-    inside_noise(config, 2)
+    inside_noise(config, 2 if find_method(method).noisy else 1)
 
 
 def check_shares(config: Config, length: int) -> None:

@@ -28,7 +28,7 @@ APP = """from blobs import {learner}
 from paraaegis.experiments import flower_app
 
 server = flower_app.server_app(holdout=False)
-client = flower_app.client_app({learner}, holdout=False)
+client = flower_app.client_app({learner}, holdout=False, simulation=True)
 """
 BASE = ("federation.rounds=2", f"federation.min_samples={SAMPLES}", "privacy.epsilon=8.0", "engine.deadline=120",
         "protect.ratio=0.2")  # fmt: skip

@@ -101,7 +101,7 @@ def test_a_refusal_says_what_was_spent_and_what_would_fit():
     ledger.record([release(1), ])  # fmt: skip
     ledger.record([release(2)])
     text = ledger.refusal([release(3)])
-    assert f"ε = {epsilon_of(math.sqrt(0.5), 1e-5):.4g} of" in text
+    assert f"ε = {epsilon_of(math.sqrt(0.5), 1e-5):.4g} at δ = 1e-05 (unit: client) of" in text
     assert "unit: client" in text
     assert "against" in text
     fits = float(text.split("σ = ")[1].split(")")[0])
@@ -254,10 +254,70 @@ def test_a_run_whose_ledger_is_gone_does_not_go_on(tmp_path):
         federate(stopping(6), learners_of(UPDATES), out)
 
 
+@pytest.mark.parametrize("spoil", ["cut", "emptied", "changed"])
+def test_a_run_whose_ledger_was_changed_does_not_go_on(tmp_path, spoil):
+    class TiredError(Exception):
+        pass
+
+    def stop(line):
+        if line.round == 3:
+            raise TiredError
+
+    out = tmp_path / "run"
+    with pytest.raises(TiredError):
+        federate(stopping(6), learners_of(UPDATES), out, on_line=stop)
+    lines = (out / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    spoilt = {"cut": [*lines[:4], lines[4][:20]], "emptied": [], "changed": lines[1:] + lines[:1]}[spoil]
+    (out / "ledger.jsonl").write_bytes(b"".join(spoilt))
+    with pytest.raises(RunError, match="is gone or was changed"):
+        federate(stopping(6), learners_of(UPDATES), out)
+    (out / "ledger.jsonl").write_bytes(b"".join(lines))
+    assert federate(stopping(6), learners_of(UPDATES), out).rounds > 0
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_secret_run_without_its_ledger_is_not_started_over(tmp_path, fresh):
+    out = tmp_path / "run"
+    federate(stopping(4), learners_of(UPDATES), out)
+    (out / "ledger.jsonl").unlink()
+    if not fresh:
+        (out / "result.json").unlink()
+    with pytest.raises(RunError, match="shows that something was sent"):
+        federate(stopping(4), learners_of(UPDATES), out, fresh=fresh)
+
+
+def test_processes_that_share_a_ledger_share_a_budget(tmp_path):
+    first, second = (Ledger(room_for(2), tmp_path / "ledger.jsonl") for _ in range(2))
+    first.record([release(1)])
+    second.record([release(2)])
+    for ledger in (first, second):
+        with pytest.raises(PrivacyError):
+            ledger.record([release(3)])
+    assert [one.round for one in read_ledger(tmp_path / "ledger.jsonl")] == [1, 2]
+
+
+@pytest.mark.parametrize("calibration", ["tight", "paper"])
+def test_a_refusal_never_names_an_epsilon_without_adversary_and_unit(calibration):
+    config = resolve(configure(*TIGHT[1:], f"privacy.calibration={calibration}", "privacy.sigma=0.01"), [10])
+    text = Ledger(budget(config)).refusal([release(sigma=0.01)])
+    assert "against all who read its noised values" in text
+    assert "unit: client" in text
+
+
+def test_nothing_sent_is_no_epsilon_of_zero():
+    for releases in ([], [release(what="votes")]):
+        assert {one.kind for one in guarantees(releases, 1e-5, "client")} == {"nothing sent"}
+
+
+def test_a_ledger_of_seeded_noise_claims_nothing_but_a_simulation():
+    found = guarantees([release(simulated=True)], 1e-5, "client")
+    assert {one.kind for one in found} == {"simulated dp"}
+
+
 def test_what_a_run_has_spent_can_be_read_from_its_folder(tmp_path):
     federate(stopping(4), learners_of(UPDATES), tmp_path / "run")
     found = spending(tmp_path / "run")
-    assert found.spent.releases == {"samples": 3, "update": 12, "metrics": 15}  # the last ones twice
+    assert found.spent.releases == {"samples": 3, "update": 12, "metrics": 12}
     assert found.spent.share_of_budget == pytest.approx(4 / 4.5)
     assert found.guarantees[0].epsilon == pytest.approx(epsilon_of(mu_of(1.0, 1e-5) * math.sqrt(4 / 4.5), 1e-5))
     assert json.loads((tmp_path / "run" / "ledger.jsonl").read_text().splitlines()[-1])["client"]

@@ -26,6 +26,8 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except OSError as error:
+        _end(f"error: {error.filename or 'the system'}: {error.strerror or error}", 2)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from paraaegis.experiments.audit import Audit
+from paraaegis.experiments.audit import Audit, stands
 from paraaegis.experiments.compare import Table as Comparison
 from paraaegis.experiments.compare import by_label, cells_text, headers, splits_of
 from paraaegis.experiments.promise import Promise
@@ -122,7 +122,7 @@ def show_promise(promise: Promise) -> None:
         epsilon = "" if one.epsilon is None else f"\nε = {one.epsilon:.4g}, δ = {one.delta:g}, unit: {one.unit}"
         table.add_row(one.adversary, one.kind + epsilon, one.why)
     console.print(table)
-    if promise.simulation:
+    if promise.simulation and promise.sigma:
         console.print(
             "Simulation without guarantee: the noise is seeded, and whoever knows the seed takes it off. The figures "
             "are what the same run would carry with privacy.noise=secret.",
@@ -131,13 +131,22 @@ def show_promise(promise: Promise) -> None:
     if promise.spent:
         count = ", ".join(f"{number} of {what}" for what, number in promise.spent.releases.items())
         share = promise.spent.share_of_budget
-        used = "" if share is None else f"; of the budget, {100 * share:.1f}% is spent"
+        used = "" if share is None else f"; of the budget ({promise.spent.reading}), {100 * share:.1f}% is spent"
         console.print(f"Spent in {promise.spent.rounds} rounds: {count or 'nothing'} released{used}.", highlight=False)
     noise = Table(title="The same budget under each calibration", title_justify="left")
-    for name in ("calibration", "sensitivity Δ", "noise multiplier σ/Δ", "σ a coordinate"):
+    if not promise.calibrations:
+        return
+    honest = "ε by exact accounting\n(unit: client, against\nall who read the values)"
+    for name in ("calibration", "sensitivity Δ", "noise multiplier σ/Δ", "σ a coordinate", honest):
         noise.add_column(name, justify="left" if name == "calibration" else "right")
     for row in promise.calibrations:
-        noise.add_row(row.name, f"{row.sensitivity:.4g}", f"{row.noise_multiplier:.4f}", f"{row.sigma:.4g}")
+        figures = (
+            f"{row.sensitivity:.4g}",
+            f"{row.noise_multiplier:.4f}",
+            f"{row.sigma:.4g}",
+            f"{row.epsilon_client:.4g}",
+        )
+        noise.add_row(row.name, *figures)
     console.print(noise)
 
 
@@ -165,10 +174,10 @@ def show_audits(audits: list[Audit]) -> None:
     table.add_column("claim")
     for one in audits:
         for found in one.findings:
-            stands = "stands" if found.mu_bound <= found.mu_claimed else "REFUTED"
+            verdict = "stands" if stands(found) else "REFUTED" if found.mu_bound else "NOTHING SEEN"
             figures = (found.mu_claimed, found.mu_bound, found.epsilon_claimed, found.epsilon_bound)
             cells = [f"{figure:.3f}" for figure in figures]
-            table.add_row(one.name, found.adversary, found.unit, *cells, f"{found.delta:g}", stands)
+            table.add_row(one.name, found.adversary, found.unit, *cells, f"{found.delta:g}", verdict)
     console.print(table)
     console.print(
         "Each game has a budget of its own at which the claim is μ = 1, so that an attack can show something.",

@@ -21,7 +21,9 @@ def privacy(
     delta: Annotated[float | None, typer.Option(help="The budget's δ.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
     clip: Annotated[float | None, typer.Option(help="The clipping threshold θ.")] = None,
-    unit: Annotated[str | None, typer.Option(help="client: one may be missing; client-replace: be another.")] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="client: an update replaced by nothing; client-replace: by another.")
+    ] = None,
     sampling: Annotated[float | None, typer.Option(help="The fraction of clients in a round.")] = None,
     decay: Annotated[float | None, typer.Option(help="varying-dp: the noise's ratio a round.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,

@@ -37,15 +37,18 @@ class Secret:
 
     def encrypt(self, steps: Grid, clients: int) -> tuple[Blob, ...]:
         """Chunks of ciphertexts of grid steps, of which up to `clients` will be summed."""
-        if self.profile.unit > 1:
-            steps = np.rint(steps / self.profile.unit).astype(np.int64) * self.profile.unit
         check_reach(self.profile, steps, clients)
-        parts = (np.ascontiguousarray(steps[where], np.int64) for where in slices(steps.size, self.profile.chunk))
+        parts = (self._rounded(steps[where]) for where in slices(steps.size, self.profile.chunk))
         count = len(chunk_counts(steps.size, self.profile.chunk))
         if (pool := self._sharing(count)) is None:
             return tuple(Blob(self._chunks.encrypt(index, part)) for index, part in enumerate(parts))
         tasks = (("encrypt", (self.id, index), part.data) for index, part in enumerate(parts))
         return tuple(Blob(chunk) for chunk in pool.map(tasks))
+
+    def _rounded(self, steps: Grid) -> Grid:
+        """Steps of one chunk, on the profile's own grid."""
+        unit = self.profile.unit
+        return np.ascontiguousarray(steps if unit == 1 else np.rint(steps / unit) * unit, np.int64)
 
     def decrypt(self, chunks: Sequence[Blob], length: int) -> Grid:
         """The grid steps of a sum of `length` values."""
@@ -115,7 +118,8 @@ class CipherSum:
                 )
                 for i, blob in chunks.items()
             }
-            return {i: error for i, future in asked.items() if isinstance(error := future.exception(), CryptoError)}
+            errors = {i: error for i, future in asked.items() if (error := future.exception()) is not None}
+            return {i: e if isinstance(e, CryptoError) else CryptoError(f"{e!r}") for i, e in errors.items()}
         failed: dict[int, CryptoError] = {}
         for i, blob in chunks.items():
             try:
@@ -137,7 +141,8 @@ class CipherSum:
 def check_reach(profile: Profile, steps: Grid, clients: int) -> None:
     """Refuse values whose sum over `clients` could wrap around the modulus, or not come back exactly."""
     # SEAL wants a factor of two free when it encodes; several clients' shares of the sum leave it anyway.
-    peak = float(max(steps.max(), -steps.min())) * STEP * max(clients, 2) if steps.size else 0.0
+    largest = float(max(steps.max(), -steps.min())) + (profile.unit - 1) / 2 if steps.size else 0.0
+    peak = largest * STEP * max(clients, 2)
     if clients > profile.max_clients:
         raise UpdateError(
             f"profile {profile.name!r} sums up to {profile.max_clients} clients exactly, got {clients}; "

@@ -22,6 +22,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
+import msgspec
+
 from paraaegis.crypto.profiles import PROFILES
 from paraaegis.crypto.worker import read_frame, write_frame
 from paraaegis.errors import CryptoError
@@ -163,7 +165,7 @@ class _Worker:
         try:
             write_frame(_pipe(self._process.stdin), [operation, arguments, view.nbytes])
             reply = read_frame(_pipe(self._process.stdout))
-        except OSError:
+        except (OSError, msgspec.DecodeError):
             reply = None
         if reply is None:
             raise CryptoError("an encryption worker ended unexpectedly; was it killed, or is memory short?")

@@ -24,7 +24,7 @@ from paraaegis.experiments.wire import check_method, make_keys
 from paraaegis.methods import METHODS, Materials, find_method
 from paraaegis.privacy.audit import mu_bound
 from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon, remark_sensitivity
-from paraaegis.privacy.guarantee import CLIENTS, SERVER, mu_against, sensitivity
+from paraaegis.privacy.guarantee import CLIENTS, NOISED, SERVER, mu_against, sensitivity, sight_of
 from paraaegis.privacy.ledger import Exposure, releases_of
 from paraaegis.protocol.lwe_round import LweHalf, MaskedSum, Unmasked, public_seed
 from paraaegis.protocol.messages import Survivors, Where
@@ -63,6 +63,11 @@ class Audit(msgspec.Struct, kw_only=True):
     trials: int
     findings: list[Finding]
     passed: bool  # whether every claim stands
+
+
+def stands(finding: Finding) -> bool:
+    """Whether a claim stands: nothing above it was proved, and something was, so that the attack saw the canary."""
+    return 0 < finding.mu_bound <= finding.mu_claimed
 
 
 def everything() -> dict[str, Config]:
@@ -109,7 +114,7 @@ def audit(
         rounds=rounds,
         trials=trials,
         findings=findings,
-        passed=all(one.mu_bound <= one.mu_claimed for one in findings),
+        passed=all(stands(one) for one in findings),
     )
 
 
@@ -174,7 +179,7 @@ class Game:
                 change = sensitivity(part.noise.clip, self.config.privacy.unit)
                 along = float(self._directions[part.what] @ seen) * change / part.noise.sigmas[number - 1] ** 2
                 for who, mu in self.claims.items():
-                    if (part.server if who == SERVER else part.clients) == "noised":
+                    if sight_of(part, who) in NOISED:
                         evidence[who] += along / mu
         return list(evidence.values())
 

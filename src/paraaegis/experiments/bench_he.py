@@ -57,6 +57,8 @@ class HeBench(msgspec.Struct, kw_only=True):
 
 def bench_he(values: int, repeats: int, peers: Path | None, progress: Callable[[str], None]) -> HeBench:
     """Measure every setting on the same values."""
+    if peers is not None and not peers.is_file():
+        raise ConfigError(f"--peers needs a file with a class Peer, as benchmarks/peers.py, got {peers}")
     names = [*OURS, *(("authors", "nvflare") if peers is not None else ())]
     found: dict[str, list[Setting]] = {name: [] for name in names}
     for repeat in range(repeats):
@@ -79,7 +81,7 @@ def _ratio(other: Setting, ours: Setting) -> dict[str, float]:
 
 def _best(runs: Sequence[Setting]) -> Setting:
     best = {field: min(getattr(run, field) for run in runs) for field in Setting.__struct_fields__ if field != "name"}
-    worst = {field: max(getattr(run, field) for run in runs) for field in ("max_error", "speedup")}
+    worst = {field: max(getattr(run, field) for run in runs) for field in ("max_error", "speedup", "peak_mb")}
     return Setting(name=runs[0].name, **{**best, **worst})
 
 

@@ -102,7 +102,7 @@ def row_of(cell: Cell, result: Result) -> TableRow:
     accuracy = 100 * result.metrics["accuracy"]
     return TableRow(
         method=result.method,
-        label=cell.label,
+        label=f"{cell.label} (stopped)" if result.stopped else cell.label,
         split=cell.split,
         seed=cell.seed,
         accuracy=accuracy,

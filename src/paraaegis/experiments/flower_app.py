@@ -67,14 +67,20 @@ def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def client_app(make_learner: MakeLearner, holdout: bool = True, save_model: SaveModel | None = None) -> ClientApp:
+def client_app(
+    make_learner: MakeLearner,
+    holdout: bool = True,
+    simulation: bool = False,
+    save_model: SaveModel | None = None,
+) -> ClientApp:
     """A silo's client with a learner of its own; node-config `name` and `folder` say who and where it is."""
 
     def open_node(settings: Mapping[str, Any]) -> SiloNode:
         for key in ("name", "folder"):
             if key not in settings:
                 raise ConfigError(f'the node\'s --node-config needs {key}="…", got {sorted(settings)}')
-        return SiloNode(str(settings["name"]), Path(str(settings["folder"])), make_learner, holdout, save_model)
+        name, folder = str(settings["name"]), Path(str(settings["folder"]))
+        return SiloNode(name, folder, make_learner, holdout, simulation, save_model)
 
     return make_client_app(open_node)
 
@@ -93,4 +99,4 @@ def _save(config: Config, path: Path, weights: Vector) -> None:
 
 
 server = server_app(holdout=False)
-client = client_app(built_in, holdout=False, save_model=_save)
+client = client_app(built_in, holdout=False, simulation=True, save_model=_save)

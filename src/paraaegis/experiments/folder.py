@@ -18,6 +18,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 from zipfile import BadZipFile
@@ -96,11 +97,25 @@ class RunFolder:
         write_whole(self.config, lambda file: file.write(content.encode()))
 
     def _keep_what_was_spent(self) -> None:
-        if self.ledger.exists() and not all(release.simulated for release in read_ledger(self.ledger)):
+        self._refuse_forgetting()
+        if self._really_spent():
             raise RunError(
                 f"{self.ledger} records privacy that was really spent, and starting over would forget it; choose "
                 "another --out, and count what both runs spend"
             )
+
+    def _refuse_forgetting(self) -> None:
+        """A run with secret noise that left traces but no ledger may have spent what nobody can tell."""
+        found = self.read_config() if self.config.exists() else None
+        traces = [path.name for path in (self.lines, self.result, self.checkpoint) if path.exists()]
+        if found is not None and found.privacy.noise == "secret" and traces and not self.ledger.exists():
+            raise RunError(
+                f"{self.ledger} is gone, but {traces[0]} shows that something was sent: what was spent cannot be "
+                "known; bring the file back, or choose another --out"
+            )
+
+    def _really_spent(self) -> bool:
+        return self.ledger.exists() and not all(release.simulated for release in read_ledger(self.ledger))
 
     def _same(self, config: Config) -> None:
         try:
@@ -110,8 +125,10 @@ class RunFolder:
         differing = list(_differences(msgspec.to_builtins(found), msgspec.to_builtins(config)))
         differing = [text for text in differing if not text.startswith(("engine.", "data.folder"))]
         if differing:
-            raise RunError(f"{self.path} holds a run of another configuration: {'; '.join(differing)}; "
-                           "choose another --out, or --fresh to start over")  # fmt: skip
+            over = "" if self._really_spent() else ", or --fresh to start over"
+            raise RunError(
+                f"{self.path} holds a run of another configuration: {'; '.join(differing)}; choose another --out{over}"
+            )
 
     def append(self, line: Line) -> None:
         """Write one round down."""
@@ -131,6 +148,8 @@ class RunFolder:
     def save(self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]]) -> None:
         """Checkpoint the server, and each client with its learner's state."""
         arrays: Arrays = {"server": np.frombuffer(encode_state(server), dtype=np.uint8)}
+        written = self.ledger.read_bytes() if self.ledger.exists() else b""
+        arrays["ledger"] = np.frombuffer(len(written).to_bytes(8, "little") + sha256(written).digest(), dtype=np.uint8)
         for name, (state, learner) in clients.items():
             arrays |= {f"{name}/state/{key}": value for key, value in state.to_arrays().items()}
             arrays |= {f"{name}/learner/{key}": value for key, value in learner.items()}
@@ -139,22 +158,32 @@ class RunFolder:
     def restore(self) -> tuple[ServerState, dict[str, tuple[ClientState, Arrays]]] | None:
         """What `save` saved last, with the lines written after it taken back; None before the first checkpoint."""
         if not self.checkpoint.exists():
+            self._refuse_forgetting()
             self.lines.unlink(missing_ok=True)
             return None
         found: dict[str, dict[str, Arrays]] = {}
         try:
             with self.checkpoint.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 server = decode_state(stored["server"].tobytes())
+                spent = stored["ledger"].tobytes()
                 for key in stored.files:
-                    if key != "server":
+                    if key not in ("server", "ledger"):
                         client, part, name = key.split("/", 2)
                         found.setdefault(client, {"state": {}, "learner": {}})[part][name] = stored[key]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise RunError(f"{self.checkpoint} is damaged: {error}; --fresh starts over") from error
-        if found and server.number and not self.ledger.exists():
-            raise RunError(f"{self.ledger} is gone: what the first {server.number} rounds spent cannot be known")
+        self._check_ledger(int.from_bytes(spent[:8], "little"), spent[8:])
         self._take_back(server.lines)
         return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in found.items()}
+
+    def _check_ledger(self, length: int, digest: bytes) -> None:
+        """What stood in the ledger when the checkpoint was made must still stand there."""
+        written = self.ledger.read_bytes() if self.ledger.exists() else b""
+        if sha256(written[:length]).digest() != digest or len(written) < length:
+            raise RunError(
+                f"{self.ledger} is gone or was changed: what was spent cannot be known, so the run does not go on; "
+                "bring the file back"
+            )
 
     def _take_back(self, count: int) -> None:
         lines = self.read_lines()

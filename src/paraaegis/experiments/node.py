@@ -81,13 +81,14 @@ class SiloNode:
     """One silo: config.toml, keys, identity, ledger.jsonl and the runs' states lie in its folder.
 
     `make_learner` is given the configuration and the client's name. With `holdout` every client evaluates on data of
-    its own; else the first one does, on data that is no secret.
+    its own; else the first one does, on data that is no secret. Seeded noise is refused but in a `simulation`.
     """
 
     name: str
     folder: Path
     make_learner: MakeLearner
     holdout: bool = True
+    simulation: bool = False
     save_model: SaveModel | None = None
 
     @cached_property
@@ -97,6 +98,8 @@ class SiloNode:
             raise RunError(f"{self.folder / 'config.toml'} is missing or cannot be read")
         if self.name not in client_names(config):
             raise ConfigError(f"clients are named client-0 to client-{config.federation.clients - 1}, got {self.name}")
+        if config.privacy.noise == "seeded" and not self.simulation:
+            raise ConfigError('privacy.noise is "seeded", which protects nobody: set it to "secret", in every silo')
         return config
 
     @cached_property

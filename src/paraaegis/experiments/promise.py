@@ -15,7 +15,14 @@ from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.wire import check_method, make_keys, resolve
 from paraaegis.methods import Materials, find_method
 from paraaegis.privacy.budget import budget
-from paraaegis.privacy.calibrate import rdp_multiplier, remark_multiplier, remark_sensitivity, tight_multiplier
+from paraaegis.privacy.calibrate import (
+    composed_mu,
+    epsilon_of,
+    rdp_multiplier,
+    remark_multiplier,
+    remark_sensitivity,
+    tight_multiplier,
+)
 from paraaegis.privacy.guarantee import Guarantee, guarantees, sensitivity
 from paraaegis.privacy.ledger import SAMPLES, VOTES, Ledger, Release, releases_of
 
@@ -27,6 +34,7 @@ class Calibration(msgspec.Struct, kw_only=True):
     sensitivity: float
     noise_multiplier: float
     sigma: float
+    epsilon_client: float  # by exact accounting, unit client, against all who read the noised values
 
 
 class Spent(msgspec.Struct, kw_only=True):
@@ -35,6 +43,7 @@ class Spent(msgspec.Struct, kw_only=True):
     releases: dict[str, int]
     rounds: int
     share_of_budget: float | None = None
+    reading: str = ""  # in which the budget is counted
 
 
 class Promise(msgspec.Struct, kw_only=True):
@@ -59,12 +68,23 @@ def promise(config: Config) -> Promise:
 
     Sampling is counted at its worst: a client that is drawn in every round, or as often as participation is capped.
     """
-    config = resolve(config, [config.federation.min_samples])
+    config = _with_samples(config)
     check_method(config, length=1)
     half = find_method(config.protect.method).client(Materials(config, make_keys(config)))
     parts = [*half.exposures, *([VOTES] if half.votes else []), *([SAMPLES] if _counted(config) else [])]
     rounds = range(1, (config.privacy.participations or config.federation.rounds) + 1)
     return _promise(config, [release for number in rounds for release in releases_of(parts, "any", number)])
+
+
+def _with_samples(config: Config) -> Config:
+    """Filled in as a run would, from the split where the paper's noise needs the smallest data size."""
+    noisy = find_method(config.protect.method).noisy or config.privacy.inside_clip
+    paper = config.privacy.calibration == "paper" and not math.isinf(config.privacy.epsilon)
+    if config.federation.min_samples or not (noisy and paper):
+        return resolve(config, [config.federation.min_samples])
+    from paraaegis.experiments.learners import make_classroom
+
+    return make_classroom(config, only="").config
 
 
 def spending(path: Path) -> Promise:
@@ -78,6 +98,7 @@ def spending(path: Path) -> Promise:
         releases=dict(Counter(release.what for release in ledger.releases)),
         rounds=len({release.round for release in ledger.releases if release.round}),
         share_of_budget=ledger.share,
+        reading=ledger.budget.reading if ledger.budget else "",
     )
     return found
 
@@ -109,9 +130,10 @@ def _promise(config: Config, releases: Sequence[Release]) -> Promise:
 def calibrations(config: Config) -> list[Calibration]:
     """The paper's noise, exact accounting for either unit, and Rényi accounting, for the same (ε, δ) and rounds."""
     privacy, federation = config.privacy, config.federation
-    budget = (privacy.epsilon, privacy.delta, privacy.participations or federation.rounds)
-    tight, rdp = tight_multiplier(*budget), rdp_multiplier(*budget)
-    remark = remark_multiplier(privacy.epsilon, privacy.delta, federation.rounds, federation.fraction)
+    parts = 2 if privacy.inside_clip and find_method(config.protect.method).noisy else 1
+    releases = parts * (privacy.participations or federation.rounds)
+    tight, rdp = (find(privacy.epsilon, privacy.delta, releases) for find in (tight_multiplier, rdp_multiplier))
+    remark = remark_multiplier(privacy.epsilon, privacy.delta, parts * federation.rounds, federation.fraction)
     found = [
         ("tight, client", sensitivity(privacy.clip, "client"), tight),
         ("tight, client-replace", sensitivity(privacy.clip, "client-replace"), tight),
@@ -120,6 +142,12 @@ def calibrations(config: Config) -> list[Calibration]:
     if federation.min_samples:
         found.insert(0, ("paper", remark_sensitivity(privacy.clip, federation.min_samples), remark))
     return [
-        Calibration(name=name, sensitivity=change, noise_multiplier=multiplier, sigma=change * multiplier)
+        Calibration(
+            name=name,
+            sensitivity=change,
+            noise_multiplier=multiplier,
+            sigma=change * multiplier,
+            epsilon_client=epsilon_of(composed_mu(privacy.clip, [change * multiplier] * releases), privacy.delta),
+        )
         for name, change, multiplier in found
     ]

@@ -16,9 +16,10 @@ from paraaegis.privacy.calibrate import (
 )
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.guarantee import sensitivity
-from paraaegis.privacy.ledger import Budget
+from paraaegis.privacy.ledger import REMARK, Budget
 
 LARGEST_SIGMA = 1e6
+SMALLEST_NOISE = 1e-6  # of the clip: less could not be accounted for
 
 
 def noise(config: Config, parts: int = 1) -> Gaussian:
@@ -57,7 +58,7 @@ def budget(config: Config) -> Budget | None:
         remark_limit(privacy.epsilon, privacy.delta, federation.fraction),
         privacy.epsilon,
         privacy.delta,
-        "the paper's Remark",
+        REMARK,
         federation.fraction,
     )
 
@@ -77,6 +78,8 @@ def _sigma(config: Config, clip: float, parts: int) -> float:
     else:
         multiplier = remark_multiplier(privacy.epsilon, privacy.delta, parts * federation.rounds, federation.fraction)
         sigma = remark_sensitivity(clip, federation.min_samples) * multiplier
+    if sigma < SMALLEST_NOISE * clip:
+        raise ConfigError(f"noise of σ = {sigma:.3g} is none beside a clip of {clip:g}; epsilon = inf switches it off")
     if sigma > LARGEST_SIGMA:
         raise ConfigError(
             f"this budget asks for noise of σ = {sigma:.3g}; beyond {LARGEST_SIGMA:.0e} nothing can be sent"

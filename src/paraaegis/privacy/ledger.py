@@ -6,10 +6,12 @@ release, fresh noise for the same round a second. guarantee.py reads what stands
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -21,6 +23,7 @@ from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon
 from paraaegis.privacy.gaussian import Gaussian
 
 Seen = Literal["nothing", "clear", "noised", "summed", "hidden"]
+REMARK = "the paper's Remark"
 _ROUNDING = 1 + 1e-9
 
 
@@ -35,6 +38,8 @@ class Exposure:
     server: Seen
     clients: Seen
     noise: Gaussian | None = None
+    quorum: int = 0  # noise that clients share: how many, at least, and how many of them may tell theirs
+    colluders: int = 0
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,6 +57,8 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 0
     clip: float = 0.0
     sigma: float = 0.0
+    quorum: int = 0  # as in Exposure
+    colluders: int = 0
     simulated: bool = False
 
 
@@ -71,6 +78,8 @@ def releases_of(
             attempt=attempt,
             clip=part.noise.clip if part.noise and sigma else 0.0,
             sigma=sigma,
+            quorum=part.quorum,
+            colluders=part.colluders,
             simulated=simulated,
         )
 
@@ -90,30 +99,56 @@ class Budget:
     limit: float
     epsilon: float
     delta: float
-    reading: str  # the unit of exact accounting, or "the paper's Remark"
+    reading: str  # the unit of exact accounting, or the Remark
     fraction: float = 1.0
 
     def cost(self, release: Release) -> float:
         """What one release takes of the limit."""
         return (self.factor * release.clip / release.sigma) ** 2 if release.sigma > 0 else 0.0
 
+    def text(self, spent: float) -> str:
+        """What this much spending amounts to, with its unit; the Remark's figure never without the honest one."""
+        if self.reading != REMARK:
+            return f"ε = {self.epsilon_at(spent):.4g} at δ = {self.delta:g} ({self.reading})"
+        honest = epsilon_of(spent**0.5 / self.factor, self.delta)
+        return (
+            f"ε = {self.epsilon_at(spent):.4g} at δ = {self.delta:g} ({REMARK}, whose unit is none; by exact "
+            f"accounting, unit: client, ε = {honest:.4g})"
+        )
+
     def epsilon_at(self, spent: float) -> float:
         """The ε that this much spending amounts to, in this budget's reading."""
-        if self.reading == "the paper's Remark":
+        if self.reading == REMARK:
             return remark_epsilon(spent, self.delta, self.fraction)
         return epsilon_of(spent**0.5, self.delta)
 
 
 class Ledger:
-    """The releases of one client or, in an experiment, of all; in a file if one is given. Safe to use from threads."""
+    """The releases of one client or, in an experiment, of all; in a file if one is given.
+
+    Safe to use from threads, and from processes that share the file: each looks at what the others added first.
+    """
 
     def __init__(self, budget: Budget | None = None, path: Path | None = None) -> None:
         self.budget, self._path = budget, path
         self._lock = threading.Lock()
-        self.releases: list[Release] = read_ledger(path) if path is not None and path.exists() else []
-        self._known = set(self.releases)
+        self._size = 0  # bytes of the file that are known here
+        self._known: set[Release] = set()
         self._spent: dict[str, float] = defaultdict(float)
-        for release in self.releases:
+        self.releases: list[Release] = []
+        if path is not None and path.exists():
+            self._look(path.read_bytes())
+
+    def _look(self, news: bytes) -> None:
+        """Take in what stands in the file beyond what is known."""
+        whole = _whole(news)
+        self._enter(_parse(whole, self._path))
+        self._size += len(whole)
+
+    def _enter(self, releases: Sequence[Release]) -> None:
+        self.releases += releases
+        self._known.update(releases)
+        for release in releases:
             self._spent[release.client] += self._cost(release)
 
     def _cost(self, release: Release) -> float:
@@ -126,7 +161,8 @@ class Ledger:
         return most / self.budget.limit if self.budget and most else None
 
     def _new(self, releases: Iterable[Release]) -> list[Release]:
-        return [release for release in releases if not (release.simulated and release in self._known)]
+        """Without what is no second release: noise replayed bit for bit, or what carries no noise, told again."""
+        return [one for one in releases if not ((one.simulated or not one.sigma) and one in self._known)]
 
     def refusal(self, releases: Sequence[Release]) -> str:
         """Why one client may not release these, and what it could; empty if it may."""
@@ -139,57 +175,60 @@ class Ledger:
             return ""
         client, spent = new[0].client, self._spent[new[0].client]
         text = (
-            f"the privacy budget of {client} is spent: ε = {budget.epsilon_at(spent):.4g} of {budget.epsilon:g} at "
-            f"δ = {budget.delta:g} ({budget.reading}, against those who read what it noised); round {new[0].round} "
-            f"would make it {budget.epsilon_at(after):.4g}. "
+            f"the privacy budget of {client} is spent: {budget.text(spent)} of {budget.epsilon:g}, against "
+            f"all who read its noised values; round {new[0].round} would make it {budget.text(after)}. "
+            f"What fits, in a run whose spending adds to this one's: a budget of ε ≥ {budget.epsilon_at(after):.4g}"
         )
         left = budget.limit - spent
         if left <= budget.limit * 1e-9:
-            return text + f"What would fit: a budget of ε ≥ {budget.epsilon_at(after):.4g}"
+            return text
         more = (cost / left) ** 0.5
-        return text + (
-            f"What would fit: noise {more:.3g} times as large (σ = {more * max(r.sigma for r in new):.4g}) for one "
-            f"more round, or a budget of ε ≥ {budget.epsilon_at(after):.4g}"
-        )
+        sigma = more * max(release.sigma for release in new)
+        return f"{text}, or noise {more:.3g} times as large (σ = {sigma:.4g}) in one more round"
 
     def record(self, releases: Sequence[Release]) -> None:
         """Write down what is about to leave; raises instead where the budget cannot pay for it."""
-        with self._lock:
+        with self._lock, self._opened() as file:
             new = self._new(releases)
             if refusal := self._refusal(new):
                 raise PrivacyError(refusal)
-            self._write(new)
-            self.releases += new
-            self._known.update(new)
-            for release in new:
-                self._spent[release.client] += self._cost(release)
+            if file is not None and new:
+                self._append(file, new)
+            self._enter(new)
 
-    def _write(self, releases: Sequence[Release]) -> None:
-        if self._path is None or not releases:
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes] | None]:
+        """The file, for this process alone, with what others wrote taken in."""
+        if self._path is None:
+            yield None
             return
         with self._path.open("ab+") as file:
-            _cut_scraps(file)
-            file.write(b"".join(msgspec.json.encode(release) + b"\n" for release in releases))
-            file.flush()
-            if not all(release.simulated for release in releases):
-                os.fsync(file.fileno())
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(self._size)
+            self._look(file.read())
+            file.truncate(self._size)  # a line that a kill cut off never left
+            yield file
+
+    def _append(self, file: IO[bytes], releases: Sequence[Release]) -> None:
+        content = b"".join(msgspec.json.encode(release) + b"\n" for release in releases)
+        file.write(content)
+        file.flush()
+        if not all(release.simulated for release in releases):
+            os.fsync(file.fileno())
+        self._size += len(content)
 
 
 def read_ledger(path: Path) -> list[Release]:
-    """The releases in a file. A last line that a kill cut off never left, and is passed over."""
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
+    """The releases in a file; a last line that a kill cut off is passed over."""
+    return _parse(_whole(path.read_bytes()), path)
+
+
+def _whole(content: bytes) -> bytes:
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _parse(content: bytes, path: Path | None) -> list[Release]:
     try:
-        return [msgspec.json.decode(line, type=Release) for line in whole.splitlines()]
+        return [msgspec.json.decode(line, type=Release) for line in content.splitlines()]
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise RunError(
-            f"{path} is damaged: {error}; what was spent cannot be known, so nothing more is sent"
-        ) from error
-
-
-def _cut_scraps(file: IO[bytes]) -> None:
-    """Remove a line that a kill cut off; only who writes may do that, since another may be writing it."""
-    end = file.seek(0, os.SEEK_END)
-    if end and file.seek(end - 1) is not None and file.read(1) != b"\n":
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
+        raise RunError(f"{path} is damaged: {error}; what was spent cannot be known; bring the file back") from error

@@ -102,7 +102,7 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
         silo.once.soon(lambda: silo.order(number, attempt))
     with watch("train"):
         update = algorithm.train(silo, state, number)
-    mark = silo.fingerprint(number, attempt, state.weights)
+    mark = silo.fingerprint(number, attempt, state.weights, (state.total, state.heaviest))
     state = replace(state, number=number, attempt=attempt, update=update, mark=mark)
     if not silo.half.votes:
         return _send(silo, state, None, report, watch, message.publics)

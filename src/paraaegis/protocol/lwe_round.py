@@ -47,7 +47,16 @@ class LweHalf:
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """The server unmasks the noised sum and nothing else; clients get it from there."""
-        return (Exposure("update", server="summed", clients="noised", noise=self.gaussian),)
+        return (
+            Exposure(
+                "update",
+                server="summed",
+                clients="noised",
+                noise=self.gaussian,
+                quorum=self.quorum,
+                colluders=self.colluders,
+            ),
+        )
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """Clip, weigh, scale, round; mask with a fresh secret and add the error; seal the secret's shares."""

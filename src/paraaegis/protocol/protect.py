@@ -103,13 +103,15 @@ class Ckks:
 class Guard:
     """Perturb, weigh, round, carry. With `feedback`, what clipping cut off is kept for the next round.
 
-    Noise is this client's alone, or `among` clients share it: the sum of as many shares carries it, for the heaviest.
+    Noise is this client's alone or, with a `quorum`, shared: the sum over it carries the noise for the heaviest
+    client, though `colluders` take theirs off.
     """
 
     carrier: Carrier
     gaussian: Gaussian | None = None
     feedback: bool = False
-    among: int = 0
+    quorum: int = 0
+    colluders: int = 0
 
     def steps(self, values: Vector, turn: Turn) -> Grid:
         """What this guard sends, in whole grid steps."""
@@ -119,16 +121,17 @@ class Guard:
         return grid_of(noised, values.size, turn.weight)
 
     def _share(self, turn: Turn) -> float:
-        if not self.among:
+        if not self.quorum:
             return 1.0
         if not 0 < turn.weight <= turn.heaviest:
             raise ProtocolError(f"a weight of {turn.weight:.4g} is outside (0, {turn.heaviest:.4g}], the heaviest")
-        return turn.heaviest / turn.weight / math.sqrt(self.among)
+        return turn.heaviest / turn.weight / math.sqrt(self.quorum - self.colluders)
 
     def exposure(self, what: str) -> Exposure:
         """Who sees what of the values that this guard sends."""
         inner: Seen = "clear" if self.gaussian is None else "noised"
-        return Exposure(what, "hidden" if self.carrier.hides else inner, inner, self.gaussian)
+        server: Seen = "hidden" if self.carrier.hides else inner
+        return Exposure(what, server, inner, self.gaussian, self.quorum, self.colluders)
 
     def kept(self, values: Vector) -> Vector | None:
         """What clipping takes away from `values`."""

@@ -86,7 +86,9 @@ class Silo:
         """A ballot's fingerprint with the outcome of the vote: equal at every client that was told the same."""
         return tag(self.vote_key, bytes.fromhex(mark), digest(np.packbits(elected))).hex()
 
-    def fingerprint(self, number: int, attempt: int, model: Vector) -> str:
-        """Equal at every client whose model, and order where there is a vote, is equal."""
+    def fingerprint(self, number: int, attempt: int, model: Vector, weights: tuple[int, int] = (0, 0)) -> str:
+        """Equal at every client whose model, order where there is a vote, total and heaviest weight are equal."""
         order = self.order(number, attempt) if self.half.votes else None
-        return fingerprint(self.vote_key, self.plan.run, number, attempt, order, digest(model))
+        return fingerprint(
+            self.vote_key, self.plan.run, number, attempt, order, digest(model) + msgspec.msgpack.encode(weights)
+        )
