@@ -108,7 +108,7 @@ def waited(path, seconds=90):
 
 
 def test_a_node_killed_in_a_round_leaves_a_round_that_stands_and_catches_up_when_it_is_back(tmp_path):
-    config = configured("fedavg", 3, "federation.quorum=2", "federation.rounds=4", "engine.deadline=20")
+    config = configured("fedavg", 3, "federation.quorum=2", "federation.rounds=6", "engine.deadline=20")
     folder, nodes = laid_out(config, tmp_path)
     gate(tmp_path, 2)
     with Trial(tmp_path, nodes) as trial:
@@ -116,13 +116,13 @@ def test_a_node_killed_in_a_round_leaves_a_round_that_stands_and_catches_up_when
         waited(tmp_path / "waiting")
         trial.stop("client-2", signal.SIGKILL)
         (tmp_path / "gate").unlink()
-        trial.start_node("client-2")
+        trial.bring_back("client-2")
         result = follow(trial, run, folder, lambda _: None, tmp_path / "logs")
     lines = folder.read_lines()
-    assert result.rounds == 4
+    assert result.rounds == 6
     assert lines[1].clients == ["client-0", "client-1"]
     assert "client-2" in lines[1].dropped
-    assert lines[3].clients == ["client-0", "client-1", "client-2"]
+    assert lines[-1].clients == ["client-0", "client-1", "client-2"]
     manifests = [json.loads(next((node / "runs").glob("*/manifest.json")).read_text()) for node in nodes.values()]
     models = [
         np.load(next((node / "runs").glob("*")) / manifest["files"]["state/weights"])
@@ -138,12 +138,10 @@ def test_a_superlink_that_is_killed_and_restarted_resumes_the_run_from_the_last_
         started(trial, folder, tmp_path)
         waited(folder.lines)  # round 1 is done
         trial.stop("superlink", signal.SIGKILL)
-        with pytest.raises(RunError):
-            trial.status("1")
-        time.sleep(1)
         trial.start_link()
         for name in nodes:
-            trial.register(name)
+            if trial.processes[name].poll() is not None:
+                trial.bring_back(name)
         run = started(trial, folder, tmp_path)
         result = follow(trial, run, folder, lambda _: None, tmp_path / "logs")
     lines = folder.read_lines()
@@ -235,10 +233,9 @@ def test_a_trial_leaves_no_process_behind(tmp_path):
     config = configured("fedavg", 1)
     _, nodes = laid_out(config, tmp_path)
     with Trial(tmp_path, nodes) as trial:
-        pids = {name: process.pid for name, process in trial.processes.items()}
-    for pid in pids.values():
-        with pytest.raises(ProcessLookupError):
-            os.killpg(pid, 0)
+        families = [trial.family(name) for name in trial.processes]
+        assert all(families)
+    assert not any(trial.family(name) for name in ("superlink", *nodes))
 
 
 def test_the_programs_of_flower_are_missed_by_name(monkeypatch, tmp_path):

@@ -1,5 +1,7 @@
 """A client's state on disk is the one before or after a message, never one between."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,43 +16,59 @@ STATE = ClientState(weights=WEIGHTS, number=3, attempt=1, mark="ab", elected=np.
 LEARNT = {"momentum": WEIGHTS * 2, "steps": np.asarray(7)}
 
 
+@pytest.fixture
+def opened(tmp_path):
+    """Opens the store as a new process would, once the last one is done with it."""
+    last = []
+
+    def again(path=None):
+        for store in last:
+            store.__exit__(None, None, None)
+        last[:] = [Store(path or tmp_path)]
+        return last[0]
+
+    yield again
+    for store in last:
+        store.__exit__(None, None, None)
+
+
 def same(left, right):
     mine, yours = left.to_arrays(), right.to_arrays()
     return mine.keys() == yours.keys() and all(np.array_equal(mine[name], yours[name]) for name in mine)
 
 
-def test_a_fresh_process_finds_what_the_last_one_saved(tmp_path):
-    Store(tmp_path).save(STATE, LEARNT)
-    found = Store(tmp_path)
+def test_a_fresh_process_finds_what_the_last_one_saved(opened, tmp_path):
+    opened().save(STATE, LEARNT)
+    found = opened()
     assert same(found.state(), STATE)
     assert found.learner().keys() == LEARNT.keys()
     assert all(np.array_equal(found.learner()[name], LEARNT[name]) for name in LEARNT)
 
 
-def test_only_what_changed_is_written_again(tmp_path):
-    Store(tmp_path).save(STATE, LEARNT)
+def test_only_what_changed_is_written_again(opened, tmp_path):
+    opened().save(STATE, LEARNT)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}
-    store = Store(tmp_path)
+    store = opened()
     store.save(replace(store.state(), phase="voted", update=WEIGHTS + 1))
     after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}
     assert before.items() <= after.items()
     assert [name for name in after if name not in before] == ["000002-state-update.npy"]
-    assert Store(tmp_path).state().phase == "voted"
-    assert np.array_equal(Store(tmp_path).learner()["momentum"], LEARNT["momentum"])
+    assert opened().state().phase == "voted"
+    assert np.array_equal(opened().learner()["momentum"], LEARNT["momentum"])
 
 
-def test_what_is_no_longer_needed_goes(tmp_path):
-    store = Store(tmp_path)
+def test_what_is_no_longer_needed_goes(opened, tmp_path):
+    store = opened()
     store.save(replace(STATE, update=WEIGHTS), LEARNT)
     store.save(replace(STATE, update=None), LEARNT)
-    assert Store(tmp_path).state().update is None
+    assert opened().state().update is None
     assert len(list(tmp_path.glob("*update*"))) == 0
 
 
 @pytest.mark.parametrize("moment", ["arrays written", "manifest half-written"])
-def test_a_kill_before_the_manifest_is_replaced_leaves_the_old_state(tmp_path, monkeypatch, moment):
-    Store(tmp_path).save(STATE, LEARNT)
-    store = Store(tmp_path)
+def test_a_kill_before_the_manifest_is_replaced_leaves_the_old_state(opened, tmp_path, monkeypatch, moment):
+    opened().save(STATE, LEARNT)
+    store = opened()
     loaded = store.state()
 
     def killed(manifest):
@@ -61,19 +79,27 @@ def test_a_kill_before_the_manifest_is_replaced_leaves_the_old_state(tmp_path, m
     monkeypatch.setattr(store, "_replace", killed)
     with pytest.raises(KeyboardInterrupt):
         store.save(replace(loaded, weights=WEIGHTS * 3, number=9), LEARNT)
-    assert same(Store(tmp_path).state(), STATE)
-    Store(tmp_path).save(replace(STATE, number=4), LEARNT)
-    assert Store(tmp_path).state().number == 4
+    assert same(opened().state(), STATE)
+    opened().save(replace(STATE, number=4), LEARNT)
+    assert opened().state().number == 4
 
 
-def test_a_state_is_its_owners_alone(tmp_path):
-    Store(tmp_path / "run").save(STATE)
+def test_a_state_is_its_owners_alone(opened, tmp_path):
+    opened(tmp_path / "run").save(STATE)
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("spoil", ["manifest.json", "000001-state-weights.npy"])
-def test_a_damaged_state_is_refused_by_name(tmp_path, spoil):
-    Store(tmp_path).save(STATE, LEARNT)
+def test_a_damaged_state_is_refused_by_name(opened, tmp_path, spoil):
+    opened().save(STATE, LEARNT)
     (tmp_path / spoil).write_bytes(b"nonsense")
     with pytest.raises(RunError, match=spoil):
-        Store(tmp_path).state()
+        opened().state()
+
+
+def test_a_second_process_waits_for_the_first(tmp_path):
+    code = "import sys; from pathlib import Path; from paraaegis.engines.flower.store import Store; Store(Path(sys.argv[1]))"
+    with Store(tmp_path):
+        with pytest.raises(subprocess.TimeoutExpired):
+            subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=3, check=True)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=30, check=True)

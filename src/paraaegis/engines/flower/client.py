@@ -99,14 +99,15 @@ def answer(node: Node, frames: Frames) -> Frames:
     run = message.where.run
     if not run.replace("-", "").isalnum():
         raise ProtocolError(f"a run is named by letters and digits, got {run!r}")
-    silo, store = node.silo(run), Store(node.folder / "runs" / run)
-    state = client.start(silo) if store.empty else store.state()
-    trains = isinstance(message, Begin) and message.train
-    if trains and (learnt := store.learner()):
-        silo.learner.load(learnt)
-    new, reply = client.step(silo, state, message)
-    if new is not state:
-        store.save(new, silo.learner.state() if trains else None)
+    silo = node.silo(run)
+    with Store(node.folder / "runs" / run) as store:
+        state = client.start(silo) if store.empty else store.state()
+        trains = isinstance(message, Begin) and message.train
+        if trains and (learnt := store.learner()):
+            silo.learner.load(learnt)
+        new, reply = client.step(silo, state, message)
+        if new is not state:
+            store.save(new, silo.learner.state() if trains else None)
     if isinstance(message, Finish):
         node.finished(new)
     return pack(reply)

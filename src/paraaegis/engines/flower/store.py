@@ -6,10 +6,12 @@ replaced last and at once, so that a kill at any time leaves the state before or
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -27,13 +29,26 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Store:
-    """The state of one run of one client, and of its learner, in a folder that only its owner can read."""
+    """The state of one run of one client, and of its learner, in a folder that only its owner can read.
+
+    One process at a time has it; another waits.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder, self._path = folder, folder / "manifest.json"
+        self._lock = (folder / "lock").open("wb")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # a process that lost its node may still be at work on the last message
         self._manifest = self._read()
         self._loaded: dict[str, NDArray[Any]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.close()
 
     def _read(self) -> _Manifest:
         if not self._path.exists():

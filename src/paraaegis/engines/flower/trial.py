@@ -25,6 +25,8 @@ from paraaegis.errors import RunError
 HOST = "127.0.0.1"
 CONNECTION = "trial"
 START, STOP = 60.0, 15.0  # seconds that a process may take
+_CONNECTED = "SuperNode ID"  # what a node's log says when the SuperLink has taken it
+_MARK = "PARAAEGIS_TRIAL"  # in the environment of every process of a trial
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -69,6 +71,7 @@ class Trial:
         """Start the SuperLink and wait until it answers."""
         files = ["--ssl-ca-certfile", self.authority, "--ssl-certfile", self._certificate, "--ssl-keyfile", self._key]
         options = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+        options += ["--database", str(self._folder / "flwr" / "superlink.db")]  # a restart knows its nodes
         self._start("superlink", [_tool("flower-superlink"), *files, *options, "--host", HOST, "--port", self._port])
         until = time.monotonic() + START
         while not self._healthy():
@@ -94,6 +97,20 @@ class Trial:
         options = ["--root-certificates", self.authority, "--auth-supernode-private-key", self._keys[name][0]]
         ports = ["--superlink", f"{HOST}:{self._port}", "--port", free_port()]
         self._start(name, [_tool("flower-supernode"), *ports, *options, "--node-config", config])
+
+    def bring_back(self, name: str, patience: float = 120.0) -> None:
+        """Start a node that was killed until the SuperLink, which first must miss it, takes it."""
+        until = time.monotonic() + patience
+        while True:
+            known = self._log(name).read_text(errors="replace").count(_CONNECTED)
+            self.start_node(name)
+            while self.processes[name].poll() is None:
+                if self._log(name).read_text(errors="replace").count(_CONNECTED) > known:
+                    return
+                time.sleep(0.3)
+            if time.monotonic() > until:
+                self._check_alive(name)
+            time.sleep(2)
 
     def run(self, app: Path, settings: Mapping[str, str]) -> str:
         """Start a run of an app; its id."""
@@ -123,14 +140,23 @@ class Trial:
         if process is None:
             return
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, how)
-        try:
+            process.send_signal(how)
+        with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=STOP)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # whatever of the group is left
+        for pid in self.family(name):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+    def family(self, name: str) -> list[int]:
+        """A process and all that it started, which Flower puts into sessions of their own; found by their mark."""
+        mark = f"{_MARK}={self._folder}:{name}\0".encode()
+        found = []
+        for entry in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if mark in entry.read_bytes():
+                    found.append(int(entry.parent.name))
+        return found
 
     def close(self) -> None:
         """Stop everything."""
@@ -141,7 +167,7 @@ class Trial:
         with self._log(name).open("ab") as log:
             self.processes[name] = subprocess.Popen(  # noqa: S603
                 [str(part) for part in command],
-                env=self._environment,
+                env=self._environment | {_MARK: f"{self._folder}:{name}"},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
