@@ -18,6 +18,7 @@ from paraaegis.config import make_config
 from paraaegis.crypto.keys import new_identity, save_keys
 from paraaegis.engines.flower.trial import Trial, free_port
 from paraaegis.errors import RunError
+from paraaegis.experiments.enrolment import KeyFolder
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.run import federate
 from paraaegis.experiments.trial import follow, write_app
@@ -45,8 +46,8 @@ def configured(method, clients, *settings):
     return resolve(config, [SAMPLES])
 
 
-def laid_out(config, out):
-    """A server's folder and one a silo, as `keys` and a courier would leave them."""
+def laid_out(config, out, enrol=False):
+    """A server's folder and one a silo, as `keys` and a courier would leave them; or with the first one as the lead."""
     folder, keys = RunFolder(out / "server"), make_keys(config)
     with folder.claimed(config, fresh=False):
         pass
@@ -54,8 +55,14 @@ def laid_out(config, out):
     for node in nodes.values():
         node.mkdir(mode=0o700)
         (node / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(config)))
-        save_keys(node / "keys", keys)
         new_identity(node / "identity")
+        if not enrol or node.name == "client-0":
+            save_keys(node / "keys", keys)
+    if enrol:
+        lead = KeyFolder(nodes["client-0"])
+        lead.approve(
+            {name: KeyFolder(node).create(lead.create()) for name, node in nodes.items() if name != "client-0"}
+        )
     return folder, nodes
 
 
@@ -81,7 +88,7 @@ def outcome(line):
 )
 def test_a_run_on_flower_equals_one_in_a_single_process(method, clients, tmp_path):
     config = configured(method, clients, f"federation.quorum={clients}")
-    folder, nodes = laid_out(config, tmp_path)
+    folder, nodes = laid_out(config, tmp_path, enrol=method == "paraaegis-static")
     with Trial(tmp_path, nodes) as trial:
         run = started(trial, folder, tmp_path)
         result = follow(trial, run, folder, lambda _: None, tmp_path / "logs")

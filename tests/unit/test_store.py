@@ -98,8 +98,7 @@ def test_a_damaged_state_is_refused_by_name(opened, tmp_path, spoil):
 
 
 def test_a_second_process_waits_for_the_first(tmp_path):
-    code = "import sys; from pathlib import Path; from paraaegis.engines.flower.store import Store; Store(Path(sys.argv[1]))"
-    with Store(tmp_path):
-        with pytest.raises(subprocess.TimeoutExpired):
-            subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=3, check=True)
+    code = "import sys, pathlib, paraaegis.engines.flower.store as s; s.Store(pathlib.Path(sys.argv[1]))"
+    with Store(tmp_path), pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=3, check=True)
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=30, check=True)

@@ -87,7 +87,7 @@ def bench_vote(length: int, ratio: float, repeats: int = 3) -> VoteBench:
     return VoteBench(length=length, ratio=ratio, client=client, server=server, bytes_ballot=len(ballot))
 
 
-class _Still:
+class Still:
     """A learner that is only a vector of the right length."""
 
     samples = 947
@@ -96,22 +96,27 @@ class _Still:
         self._weights = np.zeros(length, dtype=np.float32)
 
     def initial(self) -> Vector:
+        """See Learner."""
         return self._weights
 
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:  # noqa: ARG002
+        """See Learner."""
         return weights, {}
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
+        """See Learner."""
         return weights + delta
 
     def evaluate(self, weights: Vector) -> Metrics:  # noqa: ARG002
+        """See Learner."""
         return {}
 
     def state(self) -> Arrays:
+        """See Learner."""
         return {}
 
     def load(self, state: object) -> None:
-        pass
+        """See Learner."""
 
 
 def bench_round(
@@ -142,8 +147,8 @@ def bench_round(
 def _silo(ratio: float, length: int, pools: tuple[SecretPool, Pool]) -> tuple[Silo, Callable[[], Sum]]:
     """A client of ten, with secret noise as in deployment."""
     settings = [f"protect.ratio={ratio}", "privacy.noise=secret", f"federation.clients={CLIENTS}"]
-    config: Config = resolve(make_config({}, settings), [_Still.samples])
-    still = _Still(length)
+    config: Config = resolve(make_config({}, settings), [Still.samples])
+    still = Still(length)
     learners = {f"client-{index}": still for index in range(CLIENTS)}
     wired = wire(config, learners, make_keys(config), "client-0", pools)
     return wired.silos["client-0"], lambda: wired.server.open(length, wired.plan.k(1))
@@ -153,8 +158,8 @@ def _one_round(silo: Silo, open_sum: Callable[[], Sum], update: Vector) -> dict[
     """Seconds of one client's vote, protect and reveal, nothing shared but the order, and of the server's combine."""
     spent: dict[str, float] = {}
     plan = silo.plan
-    total = CLIENTS * _Still.samples
-    state = ClientState(weights=silo.learner.initial(), total=total, heaviest=_Still.samples, number=1)
+    total = CLIENTS * Still.samples
+    state = ClientState(weights=silo.learner.initial(), total=total, heaviest=Still.samples, number=1)
     silo.once.clear()
     silo.order(1, 0)
 

@@ -39,7 +39,11 @@ class Store:
         self._folder, self._path = folder, folder / "manifest.json"
         self._lock = (folder / "lock").open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX)  # a process that lost its node may still be at work on the last message
-        self._manifest = self._read()
+        try:
+            self._manifest = self._read()
+        except RunError:
+            self._lock.close()
+            raise
         self._loaded: dict[str, NDArray[Any]] = {}
 
     def __enter__(self) -> Self:

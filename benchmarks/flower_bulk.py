@@ -1,0 +1,117 @@
+"""ResNet-18's bytes through a real SuperLink and two SuperNodes: seconds a round, peak memory a process.
+
+    python benchmarks/flower_bulk.py
+
+Each client sends 11.19 million values, noised (45 MB) or under full CKKS (85 MB), for two rounds. Training is a random
+update, so that all time is the protocol's and Flower's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import tomli_w
+
+from paraaegis.config import Config, make_config
+from paraaegis.crypto.keys import new_identity, save_keys
+from paraaegis.engines.flower.trial import Trial
+from paraaegis.experiments.bench_round import RESNET18, Still
+from paraaegis.experiments.folder import RunFolder
+from paraaegis.experiments.trial import follow, write_app
+from paraaegis.experiments.wire import make_keys, resolve
+from paraaegis.types import Metrics, Vector
+
+APP = """from flower_bulk import make_learner
+from paraaegis.experiments import flower_app
+
+server = flower_app.server_app(holdout=False)
+client = flower_app.client_app(make_learner, holdout=False, simulation=True)
+"""
+
+
+class Random(Still):
+    """A learner whose update is random."""
+
+    def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
+        """Draw an update."""
+        return weights + np.random.default_rng(number).normal(0, 0.01, weights.size).astype(np.float32), {}
+
+    def evaluate(self, weights: Vector) -> Metrics:
+        """Something to report."""
+        return {"accuracy": float(np.abs(weights[:1000]).mean())}
+
+
+def make_learner(_config: Config, _name: str) -> Random:
+    """The same for every client."""
+    return Random(RESNET18)
+
+
+class Peaks:
+    """The largest memory of each program of a trial, looked at twice a second."""
+
+    def __init__(self, trial, names) -> None:
+        self.found: dict[str, int] = {}
+        self._trial, self._names, self._stop = trial, names, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self.found
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.5):
+            for name in self._names:
+                for pid in self._trial.family(name):
+                    try:
+                        status = Path(f"/proc/{pid}/status").read_text()
+                        command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                    except OSError:
+                        continue
+                    program = next((Path(part).name for part in command if "fl" in Path(part).name[:2]), command[0])
+                    peak = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
+                    self.found[program] = max(self.found.get(program, 0), peak // 1000)
+
+
+def measure(method: str) -> None:
+    """Two rounds of a method; prints what they took."""
+    settings = [f"protect.method={method}", "federation.clients=2", "federation.rounds=2", "federation.quorum=2",
+                "federation.min_samples=947", "engine.deadline=300"]  # fmt: skip
+    config = resolve(make_config({}, settings), [947])
+    with tempfile.TemporaryDirectory() as place:
+        out = Path(place)
+        folder, keys = RunFolder(out / "server"), make_keys(config)
+        with folder.claimed(config, fresh=False):
+            pass
+        nodes = {f"client-{index}": out / f"client-{index}" for index in range(2)}
+        for node in nodes.values():
+            node.mkdir(mode=0o700)
+            (node / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(config)))
+            save_keys(node / "keys", keys)
+            new_identity(node / "identity")
+        started = time.perf_counter()
+        with Trial(out, nodes) as trial, Peaks(trial, ["superlink", *nodes]) as peaks:
+            run = trial.run(write_app(out / "app", APP), {"folder": str(folder.path)})
+            follow(trial, run, folder, lambda _: None, out / "logs")
+        total = time.perf_counter() - started
+        for line in folder.read_lines():
+            up, down = (sum(part.values()) / 2e6 for part in (line.bytes_up, line.bytes_down))
+            print(f"{method} {line.round}: {line.seconds['wall']:.1f} s, a client {up:.1f} MB up, {down:.1f} MB down")
+        print(f"{method}: {total:.0f} s with start and end; peak MB: {peaks}", flush=True)
+
+
+if __name__ == "__main__":
+    here = str(Path(__file__).resolve().parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    for one in sys.argv[1:] or ["dp-fedavg", "ckks-fedavg"]:
+        measure(one)
