@@ -3,9 +3,10 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ import pytest
 import tomli_w
 
 from blobs import SAMPLES, make_learner
-from paraaegis.config import make_config
+from paraaegis.config import Config, make_config
 from paraaegis.crypto.keys import new_identity, save_keys
 from paraaegis.engines.flower.trial import Trial, free_port
 from paraaegis.errors import RunError
@@ -23,6 +24,7 @@ from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.run import federate
 from paraaegis.experiments.trial import follow, write_app
 from paraaegis.experiments.wire import make_keys, resolve
+from paraaegis.protocol.state import Line
 
 TESTS = str(Path(__file__).parent.parent)
 APP = """from blobs import {learner}
@@ -35,10 +37,12 @@ BASE = ("federation.rounds=2", f"federation.min_samples={SAMPLES}", "privacy.eps
         "protect.ratio=0.2")  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
-    monkeypatch.setenv("BLOBS_GATE", str(tmp_path / "gate"))
+@pytest.fixture(scope="module", autouse=True)
+def _importable():
+    """Flower's processes find this folder's modules, and a file by which a test can hold one of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
+        yield
 
 
 def configured(method, clients, *settings):
@@ -83,23 +87,66 @@ def outcome(line):
     return line.round, line.metrics, line.clients, line.agreement
 
 
-@pytest.mark.parametrize(
-    ("method", "clients"), [("fedavg", 2), ("paraaegis-static", 2), ("paraaegis-feedback", 2), ("lwe-secagg", 3)]
-)
-def test_a_run_on_flower_equals_one_in_a_single_process(method, clients, tmp_path):
-    config = configured(method, clients, f"federation.quorum={clients}")
-    folder, nodes = laid_out(config, tmp_path, enrol=method == "paraaegis-static")
-    with Trial(tmp_path, nodes) as trial:
-        run = started(trial, folder, tmp_path)
-        result = follow(trial, run, folder, lambda _: None, tmp_path / "logs")
-    lines = folder.read_lines()
-    assert [outcome(line) for line in lines] == [outcome(line) for line in locally(config, tmp_path / "local")]
+METHODS = {"fedavg": 2, "paraaegis-static": 2, "paraaegis-feedback": 2, "lwe-secagg": 3}
+
+
+@dataclass
+class Ran:
+    config: Config
+    folder: RunFolder
+    nodes: dict[str, Path]
+    local: list[Line]
+    watched: set[bytes]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """All four at once, each on a SuperLink of its own: most of their time is waiting."""
+
+    def one(method):
+        out, clients = tmp_path_factory.mktemp(method), METHODS[method]
+        config = configured(method, clients, f"federation.quorum={clients}")
+        folder, nodes = laid_out(config, out, enrol=method == "paraaegis-static")
+        secrets = [make_keys(config).vote, *((node / "identity").read_bytes() for node in nodes.values())]
+        secrets.append((nodes["client-0"] / "keys").read_bytes()[-2000:-1000])
+        with Trial(out, nodes) as trial:
+            run, watched = started(trial, folder, out), set()
+            while method == "paraaegis-static" and not folder.result.exists():
+                watched |= watch(trial, secrets)
+                time.sleep(1)
+            follow(trial, run, folder, lambda _: None, out / "logs")
+        return Ran(config, folder, nodes, locally(config, out / "local"), watched)
+
+    with ThreadPoolExecutor(len(METHODS)) as threads:
+        return dict(zip(METHODS, threads.map(one, METHODS), strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_on_flower_equals_one_in_a_single_process(method, ran):
+    lines = ran[method].folder.read_lines()
+    assert [outcome(line) for line in lines] == [outcome(line) for line in ran[method].local]
     assert lines[-1].metrics["accuracy"] > 0.5
-    assert result.rounds == 2
-    for name, node in nodes.items():
+    assert ran[method].folder.read_result()["rounds"] == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_silo_keeps_a_ledger_of_its_own(method, ran):
+    for name, node in ran[method].nodes.items():
         sent = [json.loads(line) for line in (node / "ledger.jsonl").read_text().splitlines()]
         assert {one["client"] for one in sent} == {name}
         assert {one["round"] for one in sent} >= {1, 2}
+
+
+def test_the_lead_sealed_its_secrets_to_the_silo_that_had_none(ran):
+    lead, silo = (KeyFolder(node) for node in ran["paraaegis-static"].nodes.values())
+    assert lead.key_id == silo.key_id
+
+
+def test_the_server_opens_no_key_file_and_holds_no_secret(ran):
+    """Watched while `ran` was running; an assertion there would have failed it."""
+    assert memory_holds(os.getpid(), [make_keys(ran["paraaegis-static"].config).vote])  # the search can find
+    assert any(b"flwr-serverapp" in name for name in ran["paraaegis-static"].watched)
+    assert any(b"flower-superlink" in name for name in ran["paraaegis-static"].watched)
 
 
 def gate(tmp_path, number):
@@ -114,8 +161,9 @@ def waited(path, seconds=90):
         time.sleep(0.2)
 
 
-def test_a_node_killed_in_a_round_leaves_a_round_that_stands_and_catches_up_when_it_is_back(tmp_path):
-    config = configured("fedavg", 3, "federation.quorum=2", "federation.rounds=6", "engine.deadline=20")
+def test_a_node_killed_in_a_round_leaves_a_round_that_stands_and_catches_up_when_it_is_back(tmp_path, monkeypatch):
+    monkeypatch.setenv("BLOBS_GATE", str(tmp_path / "gate"))
+    config = configured("fedavg", 3, "federation.quorum=2", "federation.rounds=6", "engine.deadline=15")
     folder, nodes = laid_out(config, tmp_path)
     gate(tmp_path, 2)
     with Trial(tmp_path, nodes) as trial:
@@ -139,7 +187,7 @@ def test_a_node_killed_in_a_round_leaves_a_round_that_stands_and_catches_up_when
 
 
 def test_a_superlink_that_is_killed_and_restarted_resumes_the_run_from_the_last_round(tmp_path):
-    config = configured("paraaegis-static", 2, "federation.quorum=2", "federation.rounds=3")
+    config = configured("ckks-fedavg", 2, "federation.quorum=2", "federation.rounds=3")
     folder, nodes = laid_out(config, tmp_path)
     with Trial(tmp_path, nodes) as trial:
         started(trial, folder, tmp_path)
@@ -207,33 +255,17 @@ def memory_holds(pid, secrets):
     return False
 
 
-def server_processes():
-    """Flower's processes that run the ServerApp, or start it."""
-    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
-    return [int(line.split()[0]) for line in listed.splitlines() if "flwr-serverapp" in line or "superlink" in line]
-
-
-def test_the_server_opens_no_key_file_and_holds_no_secret(tmp_path):
-    config = configured("paraaegis-static", 2, "federation.quorum=2")
-    folder, nodes = laid_out(config, tmp_path)
-    keys = make_keys(config)
-    stored = (nodes["client-0"] / "keys").read_bytes()
-    secrets = [keys.vote, stored[-2000:-1000], *((node / "identity").read_bytes() for node in nodes.values())]
-    assert memory_holds(os.getpid(), secrets)  # the search itself can find them
-    watched = set()
-    with Trial(tmp_path, nodes) as trial:
-        run = started(trial, folder, tmp_path)
-        while not folder.result.exists():
-            for pid in server_processes():
-                try:
-                    assert not any(file.endswith(("/keys", "/identity")) for file in open_files(pid))
-                    assert not memory_holds(pid, secrets)
-                    watched.add(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1])
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-            time.sleep(1)
-        follow(trial, run, folder, lambda _: None, tmp_path / "logs")
-    assert any(b"serverapp" in name for name in watched)
+def watch(trial, secrets):
+    """Look into the SuperLink and all that it started, the ServerApp among them; the names of those that were seen."""
+    seen = set()
+    for pid in trial.family("superlink"):
+        try:
+            assert not any(file.endswith(("/keys", "/identity")) for file in open_files(pid))
+            assert not memory_holds(pid, secrets)
+            seen.add(Path(f"/proc/{pid}/cmdline").read_bytes())
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return seen
 
 
 def test_a_trial_leaves_no_process_behind(tmp_path):
