@@ -15,7 +15,7 @@ from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import CryptoError, DriftError, ProtocolError, RunError
 from paraaegis.experiments.wire import resolve, wire
 from paraaegis.protocol.desk import Desk, Reply
-from paraaegis.protocol.messages import Begin, Elected, Finish, Peek, Rescue, RollCall, pack, unpack
+from paraaegis.protocol.messages import Begin, Elected, Finish, Peek, Rescue, RollCall, pack, unpack, unpack_aggregate
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState, decode_state, encode_state
 from paraaegis.protocol.voting import pack_positions
@@ -435,11 +435,12 @@ def test_a_server_goes_on_from_any_state_it_gave_out(settings):
     """The state goes through bytes, and the clients' through their states at that moment."""
     stored = []
     whole = Served(hand(*settings), honest)
-    whole.run(lambda state: stored.append((encode_state(state), dict(whole.hand.states))))
-    for data, states in stored:
+    whole.run(lambda state: stored.append((encode_state(state), list(state.history), dict(whole.hand.states))))
+    for data, history, states in stored:
         playing = hand(*settings)
         playing.states = states
-        rest = Served(playing, honest, decode_state(data)).run()
+        kept = [unpack_aggregate(pack(past)) for past in history]
+        rest = Served(playing, honest, msgspec.structs.replace(decode_state(data), history=kept)).run()
         np.testing.assert_array_equal(rest.model(), whole.model())
         expected = whole.lines[len(whole.lines) - len(rest.lines) :]
         assert [(line.round, line.metrics) for line in rest.lines] == [(x.round, x.metrics) for x in expected]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import mmap
 import tempfile
+from collections.abc import Sequence
 from itertools import accumulate
+from typing import IO
 
 from paraaegis.protocol.messages import Frames
 
@@ -23,6 +25,11 @@ def spooled(frames: Frames) -> Frames:
     with tempfile.TemporaryFile(prefix="paraaegis-") as file:
         file.writelines(frames)
         file.flush()
-        view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return views(file, sizes)
+
+
+def views(file: IO[bytes], sizes: Sequence[int], start: int = 0) -> Frames:
+    """Frames that lie in a file one after the other, read when they are looked at."""
+    view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[start:]
     ends = accumulate(sizes)
     return tuple(view[end - size : end] for size, end in zip(sizes, ends, strict=True))

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from paraaegis.errors import RunError
-from paraaegis.experiments.folder import RunFolder, write_whole
+from paraaegis.experiments.files import write_whole
+from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.preset import Cell
 from paraaegis.experiments.run import OnLine, Result, check_config, run
 

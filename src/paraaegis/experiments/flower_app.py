@@ -52,7 +52,7 @@ def serve_run(config: Config, folder: RunFolder, carrier: GridCarrier, holdout: 
     folder.save(state, {})
     plan = check(config, make_plan(config, names, length, evaluators(config, holdout), state.run))
     with Pool(config.engine.processes) as pool:
-        desk = Desk(plan, find_method(config.protect.method).server(config, pool), state)
+        desk = Desk(plan, find_method(config.protect.method).server(config, pool), state, folder.history.keep)
         drive(serve(desk), carrier.carry, folder.append, lambda kept: folder.save(kept, {}))
     complete(config, folder, state.stopped)
 

@@ -4,6 +4,7 @@
     rounds.jsonl      one line a round
     ledger.jsonl      every release, written before it was sent; never shortened
     checkpoint.npz    what a resumed run needs, readable by its owner alone; removed when the run is complete
+    history/          aggregates that a client may still need
     keys              the clients' secrets while the run goes on, readable by its owner alone
     model.pt          the final model, for plain torch
     result.json       the summary; its presence says that the run is complete
@@ -15,12 +16,11 @@ from __future__ import annotations
 
 import fcntl
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from zipfile import BadZipFile
 
 import msgspec
@@ -29,6 +29,8 @@ import tomli_w
 
 from paraaegis.config import Config, load_config
 from paraaegis.errors import ParaAegisError, RunError
+from paraaegis.experiments.files import write_whole
+from paraaegis.experiments.history import History
 from paraaegis.privacy.ledger import read_ledger
 from paraaegis.protocol.state import ClientState, Line, ServerState, decode_state, encode_state
 from paraaegis.types import Arrays
@@ -44,6 +46,7 @@ class RunFolder:
         self.lines = path / "rounds.jsonl"
         self.ledger = path / "ledger.jsonl"
         self.checkpoint = path / "checkpoint.npz"
+        self.history = History(path / "history")
         self.keys = path / "keys"
         self.model = path / "model.pt"
         self.result = path / "result.json"
@@ -90,6 +93,7 @@ class RunFolder:
             self._keep_what_was_spent()
             for path in ours:
                 path.unlink(missing_ok=True)
+            self.history.prune()
         elif self.config.exists():
             self._same(config)
             return
@@ -148,30 +152,37 @@ class RunFolder:
     def save(self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]]) -> None:
         """Checkpoint the server, and each client with its learner's state."""
         arrays: Arrays = {"server": np.frombuffer(encode_state(server), dtype=np.uint8)}
+        kept = self.history.save(server.history)
+        arrays["history"] = np.frombuffer(msgspec.json.encode(kept), dtype=np.uint8)
         written = self.ledger.read_bytes() if self.ledger.exists() else b""
         arrays["ledger"] = np.frombuffer(len(written).to_bytes(8, "little") + sha256(written).digest(), dtype=np.uint8)
         for name, (state, learner) in clients.items():
             arrays |= {f"{name}/state/{key}": value for key, value in state.to_arrays().items()}
             arrays |= {f"{name}/learner/{key}": value for key, value in learner.items()}
         write_whole(self.checkpoint, lambda file: np.savez(file, allow_pickle=False, **arrays), mode=0o600)
+        self.history.prune(kept)
 
     def restore(self) -> tuple[ServerState, dict[str, tuple[ClientState, Arrays]]] | None:
         """What `save` saved last, with the lines written after it taken back; None before the first checkpoint."""
         if not self.checkpoint.exists():
             self._refuse_forgetting()
             self.lines.unlink(missing_ok=True)
+            self.history.prune()
             return None
         found: dict[str, dict[str, Arrays]] = {}
         try:
             with self.checkpoint.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 server = decode_state(stored["server"].tobytes())
-                spent = stored["ledger"].tobytes()
+                spent, kept = stored["ledger"].tobytes(), stored["history"].tobytes()
                 for key in stored.files:
-                    if key not in ("server", "ledger"):
+                    if key not in ("server", "ledger", "history"):
                         client, part, name = key.split("/", 2)
                         found.setdefault(client, {"state": {}, "learner": {}})[part][name] = stored[key]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise RunError(f"{self.checkpoint} is damaged: {error}; --fresh starts over") from error
+        names = msgspec.json.decode(kept, type=list[str])
+        server.history = self.history.load(names)
+        self.history.prune(names)  # what a round that is played again left would be of other encryptions
         self._check_ledger(int.from_bytes(spent[:8], "little"), spent[8:])
         self._take_back(server.lines)
         return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in found.items()}
@@ -203,6 +214,7 @@ class RunFolder:
         """Remove what a complete run no longer needs, and what a kill left half-written."""
         for path in (self.checkpoint, self.keys, *self.path.glob("*.partial"), *self.path.glob("*.tmp")):
             path.unlink(missing_ok=True)
+        self.history.prune()
 
     def read_result(self) -> dict[str, Any] | None:
         """The result of a complete run."""
@@ -213,17 +225,6 @@ class RunFolder:
         except msgspec.DecodeError as error:
             raise RunError(f"{self.result} is damaged: {error}; --fresh starts over") from error
         return result
-
-
-def write_whole(path: Path, write: Callable[[IO[bytes]], object], mode: int = 0o644) -> None:
-    """Write a file beside its place, then move it there: it is whole or not there."""
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def _with_nan(content: Any) -> Any:

@@ -15,7 +15,8 @@ from paraaegis.config import Config
 from paraaegis.crypto.keys import load_identity, load_keys
 from paraaegis.errors import ConfigError, RunError
 from paraaegis.experiments.enrolment import KeyFolder
-from paraaegis.experiments.folder import RunFolder, write_whole
+from paraaegis.experiments.files import write_whole
+from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.wire import check, make_plan, make_silo
 from paraaegis.methods import Materials, find_method
 from paraaegis.privacy.budget import budget

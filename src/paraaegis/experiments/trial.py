@@ -14,7 +14,8 @@ from paraaegis.config import Config
 from paraaegis.crypto.keys import new_identity, save_keys
 from paraaegis.engines.flower.trial import Trial
 from paraaegis.errors import RunError
-from paraaegis.experiments.folder import RunFolder, write_whole
+from paraaegis.experiments.files import write_whole
+from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.node import client_names
 from paraaegis.experiments.run import OnLine, Result, check_config, read_done
 from paraaegis.experiments.wire import make_keys

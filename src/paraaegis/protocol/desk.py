@@ -56,16 +56,20 @@ class Closable(Protocol):
         """The aggregate's payload."""
 
 
+Keep = Callable[[Aggregate], Aggregate]
 Item = Exchange | Line | ServerState | None
 Steps = Generator[Item, Reply | None, None]
 Asked = Generator[Item, Reply | None, list[str]]
 
 
 class Desk:
-    """Built from public parameters alone; holds no key and no model."""
+    """Built from public parameters alone; holds no key and no model.
 
-    def __init__(self, plan: Plan, half: ServerHalf, state: ServerState) -> None:
-        self.plan, self.half, self.state = plan, half, state
+    `keep` is given each round's aggregate and returns the same, put away somewhere cheaper than memory.
+    """
+
+    def __init__(self, plan: Plan, half: ServerHalf, state: ServerState, keep: Keep = lambda past: past) -> None:
+        self.plan, self.half, self.state, self._keep = plan, half, state, keep
         self.publics: dict[str, bytes] = {}  # learnt anew at every start
         self.rescues: dict[str, Rescue] = {}
         self._started = time.perf_counter()
@@ -212,7 +216,7 @@ class Desk:
         state = self.state
         state.number, state.pending = line.round, line
         oldest = max(min(state.seen.values()), line.round - self.plan.history)
-        state.history = [past for past in state.history if past.number > oldest] + [aggregate]
+        state.history = [past for past in state.history if past.number > oldest] + [self._keep(aggregate)]
 
     def conclude(self, answered: list[str], applied: int) -> Iterator[Line]:
         """Give out the line of round `applied`, now that those who answered have applied it."""

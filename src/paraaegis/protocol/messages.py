@@ -159,7 +159,7 @@ AnyMessage = (
 Some = TypeVar("Some", bound=Message)
 
 
-def pack(message: Message) -> Frames:
+def pack(message: Message | Aggregate) -> Frames:
     """The frames of a message; blobs are not copied."""
     blobs: list[Buffer] = []
 
@@ -175,6 +175,17 @@ def pack(message: Message) -> Frames:
 
 def unpack(frames: Sequence[Buffer]) -> Message:
     """The message of these frames; refuses foreign, cut or surplus bytes."""
+    message: Message = _unpacked(frames, AnyMessage)
+    return message
+
+
+def unpack_aggregate(frames: Sequence[Buffer]) -> Aggregate:
+    """The aggregate of these frames."""
+    aggregate: Aggregate = _unpacked(frames, Aggregate)
+    return aggregate
+
+
+def _unpacked(frames: Sequence[Buffer], kind: Any) -> Any:
     if not frames:
         raise ProtocolError("an empty message came")
     rest: Iterator[Buffer] = iter(frames[1:])
@@ -186,7 +197,7 @@ def unpack(frames: Sequence[Buffer]) -> Message:
         return blob
 
     try:
-        message: Message = msgspec.msgpack.decode(frames[0], type=AnyMessage, dec_hook=take)
+        message = msgspec.msgpack.decode(frames[0], type=kind, dec_hook=take)
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
         raise ProtocolError(f"not a message of this protocol: {error}") from error
     if (surplus := sum(1 for _ in rest)) > 0:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from paraaegis.errors import RunError
 from paraaegis.protocol.messages import Aggregate
-from paraaegis.types import Arrays, Blob, Mask, Vector
+from paraaegis.types import Arrays, Mask, Vector
 
 Phase = Literal["idle", "voted", "sent", "shared"]
 
@@ -76,20 +76,20 @@ class ServerState(msgspec.Struct, kw_only=True):
     attempt: int = 0  # of every round from here on; a run that goes on with fresh noise must not repeat an order
     weights: dict[str, int] = {}  # of enrolled clients: sample counts, or 1 each
     seen: dict[str, int] = {}  # the last round each client has applied
-    history: list[Aggregate] = []
+    history: list[Aggregate] = []  # kept apart from the rest of the state, see encode_state
     lines: int = 0  # written so far
     pending: Line | None = None  # the last round's line, whose metrics have not come yet
     stopped: str = ""  # why the run ended before its last round
 
 
 def encode_state(state: ServerState) -> bytes:
-    """A server's state as bytes, blobs included."""
-    return msgspec.msgpack.encode(state, enc_hook=lambda blob: bytes(blob.view))
+    """A server's state as bytes, without its aggregates, which are large and do not change."""
+    return msgspec.msgpack.encode(msgspec.structs.replace(state, history=[]))
 
 
 def decode_state(data: bytes) -> ServerState:
     """The state that `encode_state` encoded."""
     try:
-        return msgspec.msgpack.decode(data, type=ServerState, dec_hook=lambda _, raw: Blob(raw))
+        return msgspec.msgpack.decode(data, type=ServerState)
     except msgspec.DecodeError as error:
         raise RunError(f"the server's state is damaged: {error}") from error
