@@ -59,13 +59,17 @@ class Softmax:
         self.momentum = state["momentum"].copy()
 
 
-class Interrupted(Softmax):
-    """Waits in one round for a file to go, so that a test can kill its node in the middle of it."""
+class Held(Softmax):
+    """Waits in a round while a file named after client and round is there, so that a test can act in the middle."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
 
     def train(self, weights, number):
-        gate = Path(os.environ.get("BLOBS_GATE", "nowhere"))
-        if gate.exists() and int(gate.read_text() or 0) == number:
-            (gate.parent / "waiting").touch()
+        gate = Path(os.environ["BLOBS_GATES"]) / f"{self.index}-{number}"
+        if gate.exists():
+            gate.with_suffix(".waiting").touch()
             while gate.exists():
                 time.sleep(0.1)
         return super().train(weights, number)
@@ -75,6 +79,5 @@ def make_learner(config, name):
     return Softmax(int(name.removeprefix("client-")))
 
 
-def make_interrupted(config, name):
-    index = int(name.removeprefix("client-"))
-    return Interrupted(index) if index == config.federation.clients - 1 else Softmax(index)
+def make_held(config, name):
+    return Held(int(name.removeprefix("client-")))
