@@ -115,7 +115,7 @@ def ran(tmp_path_factory):
             run, watched = started(trial, folder, out), set()
             while method == "paraaegis-static" and not folder.result.exists():
                 watched |= watch(trial, secrets)
-                time.sleep(1)
+                time.sleep(4)
             follow(trial, run, folder, lambda _: None, out / "logs")
         return Ran(config, folder, nodes, locally(config, out / "local"), watched)
 

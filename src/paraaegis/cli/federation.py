@@ -22,6 +22,7 @@ def up(
     config: Annotated[Path | None, typer.Option(help="A TOML file; without it, every default.")] = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The trial's folder. Default: runs/federation-DIGEST.")] = None,
+    fresh: Annotated[bool, typer.Option(help="Start over instead of going on.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Try a federation on this machine: a real SuperLink and SuperNodes with TLS and authentication, then stop them."""
@@ -33,7 +34,7 @@ def up(
     from paraaegis.experiments.trial import up as start
 
     with shown_rounds(chosen.federation.rounds, chosen.protect.method, quiet=as_json) as show:
-        result = start(chosen, folder, show, _say)
+        result = start(chosen, folder, fresh, show, _say)
     if as_json:
         print_json(result)
     else:

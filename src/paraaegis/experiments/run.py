@@ -46,6 +46,10 @@ class Result(msgspec.Struct, kw_only=True):
 def run(config: Config, out: Path, fresh: bool = False, on_line: OnLine = lambda _: None) -> Result:
     """Run a configuration on its data set, or go on with it, in the folder `out`."""
     check_config(config)
+    if config.engine.name == "flower":
+        from paraaegis.experiments.trial import up
+
+        return up(config, out, fresh, on_line)
     from paraaegis.experiments.learners import make_classroom
 
     classroom = make_classroom(config)

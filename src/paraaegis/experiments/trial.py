@@ -31,32 +31,40 @@ _ASK = 30.0  # seconds between two questions to Flower whether the run is still 
 
 
 def up(
-    config: Config, out: Path, on_line: OnLine = lambda _: None, say: Callable[[str], None] = lambda _: None
+    config: Config,
+    out: Path,
+    fresh: bool = False,
+    on_line: OnLine = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Result:
-    """Run a configuration of a built-in data set on a SuperLink and one SuperNode a client, or go on with it."""
-    folder, nodes = prepare(config, out)
+    """Run a configuration of a built-in data set on a SuperLink and one SuperNode a client, or go on with it.
+
+    `out` is the run's folder, as of a run in one process; `nodes/` in it holds the silos', `flower/` logs and the like.
+    """
+    folder, nodes = prepare(config, out, fresh)
     if (done := read_done(folder)) is not None:
         return done
     say(f"starting a SuperLink and {len(nodes)} SuperNodes on this machine")
-    with Trial(out, nodes) as trial:
-        run = trial.run(write_app(out / "app"), {"folder": str(folder.path.resolve())})
-        say(f"run {run}; logs are in {out / 'logs'}")
-        result = follow(trial, run, folder, on_line, out / "logs")
+    place = out / "flower"
+    with Trial(place, nodes) as trial:
+        run = trial.run(write_app(place / "app"), {"folder": str(folder.path.resolve())})
+        say(f"run {run}; logs are in {place / 'logs'}")
+        result = follow(trial, run, folder, on_line, place / "logs")
     gather(folder, nodes)
     return result
 
 
-def prepare(config: Config, out: Path) -> tuple[RunFolder, dict[str, Path]]:
+def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
     """Folders for the server and every silo, each with what it needs and nothing more."""
     check_config(config)
     from paraaegis.experiments.learners import make_classroom
 
     resolved = make_classroom(config, only="").config
-    names = client_names(resolved)
-    folder = RunFolder(out / "server")
-    with folder.claimed(resolved, fresh=False):
-        pass
-    nodes = {name: out / name for name in names}
+    folder = RunFolder(out)
+    with folder.claimed(resolved, fresh):
+        if fresh:
+            shutil.rmtree(out / "nodes", ignore_errors=True)
+    nodes = {name: out / "nodes" / name for name in client_names(resolved)}
     if not all((node / "identity").exists() for node in nodes.values()):
         keys = make_keys(resolved)
         content = tomli_w.dumps(msgspec.to_builtins(resolved)).encode()
