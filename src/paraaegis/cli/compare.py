@@ -43,6 +43,8 @@ def compare(
     from paraaegis.cli.display import show_table, shown_rounds
     from paraaegis.experiments.compare import compare as carry_out
     from paraaegis.experiments.plot import plot
+    from paraaegis.experiments.report.collect import collect
+    from paraaegis.experiments.report.page import write_page
     from paraaegis.experiments.run import OnLine
 
     def shown(name: str, rounds: int) -> AbstractContextManager[OnLine]:
@@ -50,6 +52,7 @@ def compare(
 
     table = carry_out(title, paper, cells, folder, fresh, shown, wanted)
     plot(table, folder / "plot.png")
+    write_page(*collect([folder]), folder / "report.html", title)
     if as_json:
         sys.stdout.write((folder / "table.json").read_text() + "\n")
     else:

@@ -108,7 +108,7 @@ def show_table(comparison: Comparison, folder: Path) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=140)
     console.print(table)
     console.print("Efficiency = 100 · accuracy / seconds. MB: all clients together, a round.", highlight=False)
-    for name in ("table.md", "table.json", "plot.png"):
+    for name in ("table.md", "table.json", "plot.png", "report.html"):
         sys.stdout.write(f"{folder / name}\n")
 
 

@@ -68,7 +68,7 @@ def compare(
 
 def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> None:
     """Refuse a folder of somebody else's, or of another comparison, before the first cell runs."""
-    ours = {"table.json", "table.md", "plot.png", *(cell.folder for cell in cells)}
+    ours = {"table.json", "table.md", "plot.png", "report.html", *(cell.folder for cell in cells)}
     known = any((out / cell.folder).exists() for cell in cells)
     if out.exists() and not known and (foreign := sorted({path.name for path in out.iterdir()} - ours)):
         raise RunError(

@@ -1,0 +1,1 @@
+"""One page about runs: what they reached, what it cost, whom it protects. Reads run folders only."""

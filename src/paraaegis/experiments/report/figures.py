@@ -1,0 +1,151 @@
+"""The figures of a report, as Plotly describes them: data first, looks from one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paraaegis.experiments.plot import STYLES
+from paraaegis.experiments.report.collect import Run
+
+Figure = dict[str, Any]
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+PHASES = {"train": "#0072B2", "evaluate": "#999999", "vote": "#F0E442", "protect": "#E69F00", "combine": "#CC79A7",
+          "reveal": "#009E73"}  # fmt: skip
+_SYMBOLS = {"*": "star", "v": "triangle-down", "<": "triangle-left", "s": "square", "X": "x", "D": "diamond",
+            "o": "circle", "P": "cross", "^": "triangle-up"}  # fmt: skip
+
+
+def figures(runs: Sequence[Run]) -> dict[str, Figure]:
+    """All figures that these runs have data for, by title."""
+    found = {
+        "Accuracy against time": _scatter(runs, "seconds", [run.result.seconds for run in runs]),
+        "Accuracy against bytes": _scatter(
+            runs,
+            "MB a client and round, up and down",
+            [_megabytes(run, "up") + _megabytes(run, "down") for run in runs],
+        ),
+        "Accuracy by round": _lines(
+            runs, "accuracy, %", lambda run: [100 * line.metrics.get("accuracy", float("nan")) for line in run.lines]
+        ),
+        "Where the time goes": _phases(runs),
+        "Bytes by direction": _bytes(runs),
+    }
+    voting = [run for run in runs if any(line.agreement is not None for line in run.lines)]
+    if voting:
+        found["Ratio by round"] = _lines(voting, "r_t, %", lambda run: [100 * line.ratio for line in run.lines])
+        found["Agreement of the votes"] = _lines(
+            voting, "votes on elected values, %", lambda run: [100 * (line.agreement or 0) for line in run.lines]
+        )
+    return found
+
+
+def _looks(run: Run) -> tuple[str, str]:
+    colour, marker = STYLES.get(run.result.method, ("#D55E00", "o"))
+    return colour, _SYMBOLS.get(marker, "circle")
+
+
+def _rank(runs: Sequence[Run], run: Run) -> int:
+    """The how many-eth run of its method this is, to tell lines of one colour apart."""
+    return [other.label for other in runs if other.result.method == run.result.method].index(run.label)
+
+
+def _megabytes(run: Run, direction: str) -> float:
+    total = run.result.bytes_up if direction == "up" else run.result.bytes_down
+    return total / run.result.rounds / run.config.sampled / 1e6
+
+
+def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float]) -> Figure:
+    points = []
+    for run, cost in zip(runs, costs, strict=True):
+        colour, symbol = _looks(run)
+        points.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": run.label,
+                "x": [cost],
+                "y": [run.accuracy],
+                "marker": {"size": 13, "color": colour, "symbol": symbol, "line": {"width": 1, "color": "#888"}},
+                "hovertemplate": f"%{{fullData.name}}<br>%{{x:.2f}} {label}<br>%{{y:.2f}} %<extra></extra>",
+            }
+        )
+    front = pareto([(cost, run.accuracy) for run, cost in zip(runs, costs, strict=True)])
+    edge = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "none is better in both",
+        "x": [cost for cost, _ in front],
+        "y": [accuracy for _, accuracy in front],
+        "line": {"dash": "dot", "color": "#888", "shape": "hv"},
+        "hoverinfo": "skip",
+    }
+    return {"data": [edge, *points], "layout": {"xaxis": {"title": label, "rangemode": "tozero"}, "yaxis": _percent()}}
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those points that no other one beats in both: cost, which is better low, and gain, which is better high."""
+    found: list[tuple[float, float]] = []
+    for cost, gain in sorted(
+        (point for point in points if point[1] == point[1]), key=lambda point: (point[0], -point[1])
+    ):
+        if not found or gain > found[-1][1]:
+            found.append((cost, gain))
+    return found
+
+
+def _lines(runs: Sequence[Run], label: str, values: Any) -> Figure:
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": run.label,
+            "x": [line.round for line in run.lines],
+            "y": values(run),
+            "line": {"color": _looks(run)[0], "width": 1.5, "dash": _DASHES[_rank(runs, run) % len(_DASHES)]},
+            "marker": {"size": 6, "symbol": _looks(run)[1]},
+        }
+        for run in runs
+    ]
+    return {"data": data, "layout": {"xaxis": {"title": "round"}, "yaxis": {"title": label, "rangemode": "tozero"}}}
+
+
+def _phases(runs: Sequence[Run]) -> Figure:
+    names = [run.label for run in runs]
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": phase,
+            "y": names,
+            "x": [sum(line.seconds.get(phase, 0.0) for line in run.lines) / len(run.lines) for run in runs],
+            "marker": {"color": colour},
+        }
+        for phase, colour in PHASES.items()
+    ]
+    layout = {"barmode": "stack", "xaxis": {"title": "seconds a round (mean of clients)"}}
+    return {"data": data, "layout": layout | _tall(names)}
+
+
+def _bytes(runs: Sequence[Run]) -> Figure:
+    names = [run.label for run in runs]
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": direction,
+            "y": names,
+            "x": [_megabytes(run, direction) for run in runs],
+            "marker": {"color": colour},
+        }
+        for direction, colour in (("up", "#0072B2"), ("down", "#E69F00"))
+    ]
+    return {"data": data, "layout": {"barmode": "group", "xaxis": {"title": "MB a client and round"}} | _tall(names)}
+
+
+def _tall(names: Sequence[str]) -> dict[str, Any]:
+    return {"height": 140 + 34 * len(names), "yaxis": {"automargin": True, "autorange": "reversed"}}
+
+
+def _percent() -> dict[str, Any]:
+    return {"title": "accuracy, %", "range": [0, 104]}

@@ -1,0 +1,50 @@
+"use strict";
+const quiet = { displayModeBar: false, responsive: true };
+function looks() {
+  const style = getComputedStyle(document.documentElement);
+  const ink = style.getPropertyValue("--ink").trim();
+  const line = style.getPropertyValue("--line").trim();
+  return { ink, line };
+}
+function draw() {
+  const { ink, line } = looks();
+  FIGURES.forEach((figure, number) => {
+    const data = JSON.parse(JSON.stringify(figure.data).replaceAll('"#000000"', JSON.stringify(ink)));
+    const layout = Object.assign({
+      height: 420, margin: { l: 60, r: 15, t: 15, b: 60 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: ink, family: "system-ui, sans-serif" }, legend: { orientation: "h", y: -0.25 },
+    }, figure.layout);
+    for (const axis of ["xaxis", "yaxis"]) {
+      const title = figure.layout[axis] && figure.layout[axis].title;
+      layout[axis] = Object.assign({ gridcolor: line, zerolinecolor: line }, figure.layout[axis],
+        title ? { title: { text: title } } : {});
+    }
+    Plotly.react(`figure-${number}`, data, layout, quiet);
+  });
+}
+function sortable(table) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    heads.forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const rows = [...table.tBodies[0].rows];
+    const key = (row) => row.cells[column].textContent;
+    const numeric = rows.every((row) => !Number.isNaN(parseFloat(key(row))));
+    rows.sort((a, b) => (numeric ? parseFloat(key(a)) - parseFloat(key(b)) : key(a).localeCompare(key(b))) * (up ? 1 : -1));
+    table.tBodies[0].append(...rows);
+  }));
+}
+function download(link) {
+  const figure = FIGURES[Number(link.dataset.figure)];
+  const rows = [["series", "x", "y"]];
+  for (const series of figure.data) series.x.forEach((x, i) => rows.push([series.name, x, series.y[i]]));
+  const cell = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
+  link.href = "data:text/csv;charset=utf-8," + encodeURIComponent(rows.map((row) => row.map(cell).join(",")).join("\n"));
+  link.download = `figure-${link.dataset.figure}.csv`;
+}
+draw();
+document.querySelectorAll("table.sortable").forEach(sortable);
+document.querySelectorAll("a.download").forEach((link) => { download(link); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));

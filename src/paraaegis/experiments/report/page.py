@@ -1,0 +1,136 @@
+"""The page: one self-contained file, without anything from a network."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+import tomli_w
+
+from paraaegis.experiments.files import write_whole
+from paraaegis.experiments.report.collect import Run
+from paraaegis.experiments.report.figures import figures
+from paraaegis.version import __version__
+
+
+def write_page(runs: Sequence[Run], problems: Sequence[str], path: Path, title: str = "") -> None:
+    """Write the report of these runs."""
+    write_whole(path, lambda file: file.write(page(runs, problems, title).encode()))
+
+
+def page(runs: Sequence[Run], problems: Sequence[str], title: str = "") -> str:
+    """The report as HTML."""
+    from plotly.offline import get_plotlyjs
+
+    assets = files("paraaegis.experiments.report")
+    drawn = figures(runs)
+    parts = {
+        "TITLE": html.escape(title or _title(runs)),
+        "HEADLINE": html.escape(headline(runs)),
+        "STYLE": (assets / "page.css").read_text(encoding="utf-8"),
+        "PROBLEMS": _problems(problems),
+        "RESULTS": _results(runs),
+        "FIGURES": "\n".join(_figure(number, name) for number, name in enumerate(drawn)),
+        "PRIVACY": _privacy(runs),
+        "CONFIGURATIONS": _configurations(runs),
+        "VERSION": __version__,
+        "DATA": msgspec.json.encode(list(drawn.values())).decode().replace("<", "\\u003c"),
+        "SCRIPT": (assets / "page.js").read_text(encoding="utf-8"),
+        "PLOTLY": get_plotlyjs(),
+    }
+    text = (assets / "page.html").read_text(encoding="utf-8")
+    for name, content in parts.items():
+        text = text.replace(f"{{{{{name}}}}}", content)
+    return text
+
+
+def _title(runs: Sequence[Run]) -> str:
+    first = runs[0].config
+    return (
+        f"{first.data.name}, {first.model.name}, {first.federation.clients} clients, {first.federation.rounds} rounds"
+        if len({(run.config.data.name, run.config.model.name) for run in runs}) == 1
+        else f"{len(runs)} runs"
+    )
+
+
+def headline(runs: Sequence[Run]) -> str:
+    """What these runs say, in one sentence."""
+    plain = next((run for run in runs if run.result.method == "fedavg"), None)
+    others = [run for run in runs if run.result.method != "fedavg" and run.accuracy == run.accuracy]
+    if not others:
+        return f"{runs[0].label} reached {runs[0].accuracy:.1f} % in {runs[0].result.seconds:.0f} s."
+    best = max(others, key=lambda run: (round(run.accuracy, 1), -run.result.bytes_up))
+    if plain is None:
+        return (
+            f"Of the protected methods {best.label} reached most: {best.accuracy:.1f} % in {best.result.seconds:.0f} s."
+        )
+    close = [run for run in others if run.accuracy > plain.accuracy - 1]
+    best = min(close, key=lambda run: run.result.bytes_up) if close else best
+    how = "is the lightest within a point of plain averaging" if close else "comes closest to plain averaging"
+    text = f"Of the protected methods {best.label} {how}, {best.accuracy:.1f} %"
+    points, upload = plain.accuracy - best.accuracy, best.result.bytes_up / plain.result.bytes_up
+    near = "as much as" if abs(points) < 0.05 else f"{abs(points):.1f} points {'below' if points > 0 else 'above'}"
+    time = best.result.seconds / plain.result.seconds
+    return f"{text}: {near} it, with {100 * upload:.0f} % of its upload and {time:.2f} times its time."
+
+
+def _problems(problems: Sequence[str]) -> str:
+    if not problems:
+        return ""
+    items = "".join(f"<li>{html.escape(text)}</li>" for text in problems)
+    return f'<section class="problems"><h2>Left out</h2><ul>{items}</ul></section>'
+
+
+def _results(runs: Sequence[Run]) -> str:
+    names = ("run", "accuracy, %", "seconds", "MB up", "MB down", "rounds")
+    rows = [
+        (
+            run.label + (" (stopped)" if run.result.stopped else ""),
+            f"{run.accuracy:.2f}",
+            f"{run.result.seconds:.1f}",
+            f"{run.result.bytes_up / run.result.rounds / run.config.sampled / 1e6:.2f}",
+            f"{run.result.bytes_down / run.result.rounds / run.config.sampled / 1e6:.2f}",
+            str(run.result.rounds),
+        )
+        for run in runs
+    ]
+    return _table(names, rows) + "<p>MB: a client and round. Click on a heading to sort.</p>"
+
+
+def _privacy(runs: Sequence[Run]) -> str:
+    rows = []
+    for run in runs:
+        for one in run.guarantees:
+            figure = "" if one.epsilon is None else f"ε = {one.epsilon:.4g}, δ = {one.delta:g}, unit: {one.unit}"
+            rows.append((run.label, one.adversary, one.kind, figure, one.why))
+    if not rows:
+        return "<p>These runs have no ledger.</p>"
+    return _table(("run", "against", "guarantee", "figure", "why"), rows)
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col"><button type="button">{html.escape(name)}</button></th>' for name in names)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f'<div class="wide"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def _figure(number: int, name: str) -> str:
+    return (
+        f'<figure><figcaption>{html.escape(name)} <a class="download" data-figure="{number}" href="#">data</a>'
+        "</figcaption>"
+        f'<div class="plot" id="figure-{number}" role="img" aria-label="{html.escape(name)}"></div></figure>'
+    )
+
+
+def _configurations(runs: Sequence[Run]) -> str:
+    shown = (
+        f"<details><summary>{html.escape(run.label)}</summary><pre>"
+        f"{html.escape(tomli_w.dumps(msgspec.to_builtins(run.config)))}</pre></details>"
+        for run in runs
+    )
+    return "".join(shown)

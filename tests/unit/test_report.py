@@ -1,0 +1,109 @@
+"""A report shows what lies in run folders, names what it cannot show, and takes nothing from a network."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paraaegis.errors import ParaAegisError
+from paraaegis.experiments.report.collect import collect
+from paraaegis.experiments.report.figures import figures, pareto
+from paraaegis.experiments.report.page import headline, page
+from paraaegis.experiments.run import federate
+from toy import configure, learners_of
+
+UPDATES = np.random.default_rng(0).uniform(0, 0.3, (3, 2, 50)).astype(np.float32)
+METHODS = {
+    "fedavg": [],
+    "paraaegis-static": ["protect.ratio=0.1", "privacy.epsilon=1.0", "privacy.clip=1.0"],
+    "paraaegis-feedback": ["protect.ratio=0.1"],
+}
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    out = tmp_path_factory.mktemp("comparison")
+    for method, settings in METHODS.items():
+        config = configure("federation.clients=3", "federation.rounds=2", f"protect.method={method}", *settings)
+        federate(config, learners_of(UPDATES), out / f"{method}--iid--seed0")
+    return out
+
+
+def test_every_complete_run_is_found_by_its_comparison_or_by_itself(comparison):
+    whole, problems = collect([comparison])
+    assert sorted(run.result.method for run in whole) == sorted(METHODS)
+    assert problems == []
+    alone, _ = collect([comparison / "fedavg--iid--seed0"])
+    assert [run.label for run in alone] == ["fedavg--iid--seed0"]
+    assert sorted(run.label for run in whole) == sorted(METHODS)
+
+
+def test_broken_and_unfinished_runs_are_named_and_the_rest_is_shown(comparison, tmp_path):
+    out = tmp_path / "copy"
+    shutil.copytree(comparison, out)
+    (out / "fedavg--iid--seed0" / "result.json").unlink()
+    (out / "paraaegis-static--iid--seed0" / "rounds.jsonl").write_text("{}\n")
+    runs, problems = collect([out])
+    assert [run.result.method for run in runs] == ["paraaegis-feedback"]
+    assert len(problems) == 2
+    assert "fedavg--iid--seed0: it is not complete" in problems[0]
+    shown = page(runs, problems)
+    assert "Left out" in shown
+    assert "fedavg--iid--seed0" in shown
+
+
+@pytest.mark.parametrize("missing", ["nowhere", "empty"])
+def test_folders_without_a_run_are_refused(tmp_path, missing):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ParaAegisError, match=r"not a folder|no run in these folders"):
+        collect([tmp_path / missing])
+
+
+def test_the_page_is_whole_and_asks_nothing_of_a_network(comparison):
+    shown = page(*collect([comparison]))
+    assert not re.search(r"\{\{[A-Z]+\}\}", shown)
+    ours = re.sub(r"<script>/\*\*.*?</script>", "", shown, flags=re.DOTALL)
+    assert not re.search(r"""(?:src|href)\s*=\s*["'](?:https?:)?//""", ours)
+    assert "@import" not in ours
+    for method in METHODS:
+        assert method in shown
+
+
+def test_every_guarantee_on_the_page_names_its_adversary_and_unit(comparison):
+    shown = page(*collect([comparison]))
+    for figure in re.findall(r"<td>ε = [^<]*</td>", shown):
+        assert "unit: client" in figure
+        assert "δ = " in figure
+    assert "fellow clients" in shown
+
+
+def test_the_figures_hold_the_runs_own_numbers(comparison):
+    runs, _ = collect([comparison])
+    drawn = figures(runs)
+    by_round = {series["name"]: series["y"] for series in drawn["Accuracy by round"]["data"]}
+    for run in runs:
+        assert by_round[run.label] == [100 * line.metrics["accuracy"] for line in run.lines]
+    agreement = {series["name"] for series in drawn["Agreement of the votes"]["data"]}
+    assert agreement == {run.label for run in runs if run.result.method != "fedavg"}
+    json.dumps(list(drawn.values()))
+
+
+def test_the_front_holds_what_nothing_beats_in_both():
+    assert pareto([(3, 5), (1, 2), (2, 1), (2, 4), (4, 5), (5, float("nan"))]) == [(1, 2), (2, 4), (3, 5)]
+
+
+def test_the_headline_compares_the_best_protected_method_with_plain_averaging(comparison):
+    text = headline(collect([comparison])[0])
+    assert "plain averaging" in text
+    assert text.endswith("times its time.")
+
+
+def test_what_a_run_is_called_cannot_break_the_page(comparison, tmp_path):
+    name = "<script>alert(1)<"
+    shutil.copytree(comparison / "fedavg--iid--seed0", tmp_path / name.replace("/", ""))
+    shown = page(*collect([tmp_path]))
+    assert "<script>alert(1)" not in shown
+    assert Path(tmp_path).exists()
