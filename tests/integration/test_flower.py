@@ -26,6 +26,7 @@ from paraaegis.experiments.trial import follow, write_app
 from paraaegis.experiments.wire import make_keys, resolve
 from paraaegis.protocol.state import Line
 
+pytestmark = pytest.mark.timeout(1200)  # on a busy machine every one of Flower's processes takes its time
 TESTS = str(Path(__file__).parent.parent)
 APP = """from blobs import {learner}
 from paraaegis.experiments import flower_app
@@ -87,6 +88,7 @@ def outcome(line):
     return line.round, line.metrics, line.clients, line.agreement
 
 
+FORBIDDEN = b"not to be looked into"
 METHODS = {"fedavg": 2, "paraaegis-static": 2, "paraaegis-feedback": 2, "lwe-secagg": 3}
 
 
@@ -147,11 +149,13 @@ def test_the_lead_sealed_its_secrets_to_the_silo_that_had_none(ran):
 def test_the_server_opens_no_key_file_and_holds_no_secret(ran):
     """Watched while `ran` was running; an assertion there would have failed it."""
     assert memory_holds(os.getpid(), [make_keys(ran["paraaegis-static"].config).vote])  # the search can find
+    if ran["paraaegis-static"].watched == {FORBIDDEN}:
+        pytest.skip("this system does not let a process look into the memory of another")
     assert any(b"flwr-serverapp" in name for name in ran["paraaegis-static"].watched)
     assert any(b"flower-superlink" in name for name in ran["paraaegis-static"].watched)
 
 
-def waited(path, seconds=90):
+def waited(path, seconds=240):
     until = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < until, f"{path} did not come"
@@ -168,7 +172,7 @@ def test_a_node_killed_in_a_round_leaves_a_round_that_stands_and_catches_up_when
         run = started(trial, folder, tmp_path, "make_held")
         waited(tmp_path / "2-2.waiting")
         trial.stop("client-2", signal.SIGKILL)
-        waited(tmp_path / "0-3.waiting", 120)
+        waited(tmp_path / "0-3.waiting")
         trial.bring_back("client-2")
         (tmp_path / "0-3").unlink()
         follow(trial, run, folder, lambda _: None, tmp_path / "logs")
@@ -260,7 +264,9 @@ def watch(trial, secrets):
             assert not any(file.endswith(("/keys", "/identity")) for file in open_files(pid))
             assert not memory_holds(pid, secrets)
             seen.add(Path(f"/proc/{pid}/cmdline").read_bytes())
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
+        except PermissionError:
+            seen.add(FORBIDDEN)
+        except (FileNotFoundError, ProcessLookupError):
             continue
     return seen
 
