@@ -32,7 +32,7 @@ APP = """from flower_bulk import make_learner
 from paraaegis.experiments import flower_app
 
 server = flower_app.server_app(holdout=False)
-client = flower_app.client_app(make_learner, holdout=False, simulation=True)
+client = flower_app.client_app(make_learner, holdout=False)
 """
 
 

@@ -32,7 +32,7 @@ APP = """from blobs import {learner}
 from paraaegis.experiments import flower_app
 
 server = flower_app.server_app(holdout=False)
-client = flower_app.client_app({learner}, holdout=False, simulation=True)
+client = flower_app.client_app({learner}, holdout=False)
 """
 BASE = ("federation.rounds=2", f"federation.min_samples={SAMPLES}", "privacy.epsilon=8.0", "engine.deadline=120",
         "protect.ratio=0.2")  # fmt: skip
@@ -202,8 +202,8 @@ def test_a_superlink_that_is_killed_and_restarted_resumes_the_run_from_the_last_
         result = follow(trial, run, folder, lambda _: None, tmp_path / "logs")
     lines = folder.read_lines()
     assert [line.round for line in lines] == [1, 2, 3]
-    assert result.metrics == lines[-1].metrics
-    assert all(line.clients == ["client-0", "client-1"] for line in lines)
+    assert result.rounds == 3
+    assert [outcome(line) for line in lines] == [outcome(line) for line in locally(config, tmp_path / "local")]
 
 
 def test_a_node_that_is_not_registered_is_turned_away(tmp_path):

@@ -125,8 +125,8 @@ def call(monkeypatch, capsys, *arguments):
 def test_no_command_prints_a_secret(monkeypatch, capsys, tmp_path):
     said = [
         call(monkeypatch, capsys, "new", tmp_path / "dealt", "--clients", 2),
-        call(monkeypatch, capsys, "lead", tmp_path / "lead", "--approve", "client-1=0000"),
-        call(monkeypatch, capsys, "identity", tmp_path / "silo", "--lead", "0000", "--json"),
+        call(monkeypatch, capsys, "lead", tmp_path / "lead", "--approve", "client-1=" + "-".join(["0000"] * 8)),
+        call(monkeypatch, capsys, "identity", tmp_path / "silo", "--lead", "-".join(["0000"] * 8), "--json"),
         call(monkeypatch, capsys, "rotate", tmp_path / "lead", "--without", "client-1"),
         call(monkeypatch, capsys, "show", tmp_path / "lead"),
         call(monkeypatch, capsys, "show", tmp_path / "dealt" / "client-0", "--json"),
@@ -146,3 +146,36 @@ def test_a_folder_that_others_can_read_is_refused_with_the_command_that_helps(mo
     code, text = call(monkeypatch, capsys, "show", tmp_path / "dealt" / "client-0")
     assert code == 2
     assert "chmod 600" in text
+
+
+def test_secrets_of_an_earlier_epoch_are_not_taken_back(tmp_path):
+    """A server that kept an old parcel could otherwise undo a rotation."""
+    lead, silos = federation(tmp_path)
+    publics = {name: silo.public for name, silo in silos.items()}
+    old = lead.seal(publics)["client-1"]
+    handed_out(lead, silos)
+    lead.rotate("client-2")
+    handed_out(lead, {"client-1": silos["client-1"]})
+    with pytest.raises(KeyFileError, match="epoch 1 came"):
+        silos["client-1"].open(old, "client-1", lead.public)
+    assert silos["client-1"].key_id == lead.key_id
+
+
+def test_a_rotation_that_was_interrupted_can_be_done_again(tmp_path, monkeypatch):
+    lead, _ = federation(tmp_path)
+    before = lead.key_id
+    with monkeypatch.context() as patch:
+        patch.setattr("paraaegis.experiments.enrolment.save_keys", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            lead.rotate("client-2")
+    assert lead.key_id == before
+    assert "client-2" not in lead.approved()
+    assert lead.rotate("client-2") != before
+
+
+@pytest.mark.parametrize("wrong", ["garbage", "4f2a", "4f2a-4f2a-4f2a-4f2a-4f2a-4f2a-4f2a-4f2g"])
+def test_what_is_no_fingerprint_is_refused(tmp_path, wrong):
+    with pytest.raises(KeyFileError, match="eight groups"):
+        KeyFolder(tmp_path / "lead").approve({"client-1": wrong})
+    with pytest.raises(KeyFileError, match="eight groups"):
+        KeyFolder(tmp_path / "silo").create(wrong)

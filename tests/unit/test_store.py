@@ -102,3 +102,11 @@ def test_a_second_process_waits_for_the_first(tmp_path):
     with Store(tmp_path), pytest.raises(subprocess.TimeoutExpired):
         subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=3, check=True)
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=30, check=True)
+
+
+@pytest.mark.parametrize("value", [True, float("nan"), float("inf"), np.float32(0.1), 2**60])
+def test_a_learners_scalars_come_back_as_they_were(opened, value):
+    opened().save(STATE, {"one": np.asarray(value)})
+    found = opened().learner()["one"]
+    np.testing.assert_array_equal(found, np.asarray(value))
+    assert found.dtype == np.asarray(value).dtype

@@ -84,8 +84,8 @@ def show(folder: Annotated[Path, typer.Argument(help="A key folder.")], as_json:
     """Tell what a folder holds, without printing a secret."""
     from paraaegis.experiments.enrolment import KeyFolder
 
-    if not folder.is_dir():
-        raise ConfigError(f"{folder} is not a folder")
+    if not (folder / "identity").exists() and not (folder / "keys").exists():
+        raise ConfigError(f"{folder} is not a silo's key folder: it holds neither an identity nor keys")
     shown = KeyFolder(folder).show()
     if as_json:
         print_json(shown)

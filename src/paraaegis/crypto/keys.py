@@ -26,6 +26,7 @@ class FederationKeys:
     vote: bytes = field(repr=False)
     ckks: bytes = field(repr=False)
     profile: str
+    epoch: int = 1  # grows when they are rotated; older ones are not taken back
 
     @property
     def ckks_id(self) -> bytes:
@@ -38,6 +39,7 @@ class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
     profile: str
     vote: bytes
     ckks: bytes
+    epoch: int = 1
 
 
 _KIND = "paraaegis-federation-keys-1"
@@ -75,7 +77,7 @@ def save_keys(path: Path, keys: FederationKeys) -> None:
 
 def encode_keys(keys: FederationKeys) -> bytes:
     """A federation's secrets as bytes, to be sealed or put into a file."""
-    return msgspec.msgpack.encode(_KeyFile(_KIND, keys.profile, keys.vote, keys.ckks))
+    return msgspec.msgpack.encode(_KeyFile(_KIND, keys.profile, keys.vote, keys.ckks, keys.epoch))
 
 
 def write_secret(path: Path, content: bytes) -> None:
@@ -87,6 +89,16 @@ def write_secret(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in this folder outlive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_secret(path: Path) -> bytes:
@@ -113,7 +125,7 @@ def decode_keys(content: bytes, where: str) -> FederationKeys:
         raise KeyFileError(f"{where} is not a key file of this program, or it is damaged") from error
     if found.kind != _KIND or len(found.vote) != KEY_BYTES:
         raise KeyFileError(f"{where} holds {found.kind!r} keys, expected {_KIND!r}")
-    return FederationKeys(found.vote, found.ckks, found.profile)
+    return FederationKeys(found.vote, found.ckks, found.profile, found.epoch)
 
 
 def new_identity(path: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,15 @@ import tomli_w
 
 from paraaegis.crypto.ckks import new_key, profile
 from paraaegis.crypto.enrol import fingerprint_of, key_id, open_keys, seal_keys
-from paraaegis.crypto.keys import FederationKeys, load_identity, load_keys, new_identity, new_vote_key, save_keys
+from paraaegis.crypto.keys import (
+    FederationKeys,
+    load_identity,
+    load_keys,
+    new_identity,
+    new_vote_key,
+    save_keys,
+    write_secret,
+)
 from paraaegis.errors import KeyFileError
 
 PROFILE = "precise"
@@ -43,7 +52,7 @@ class KeyFolder:
         if not self.identity.exists():
             new_identity(self.identity)
         if lead:
-            self._lead.write_text(tomli_w.dumps({"lead": lead}))
+            self._lead.write_text(tomli_w.dumps({"lead": _checked(lead)}))
         return fingerprint_of(self.public)
 
     @property
@@ -54,7 +63,10 @@ class KeyFolder:
     def approve(self, fingerprints: dict[str, str], chosen: str = PROFILE) -> str:
         """Make this silo the lead: approve others, and make the federation's secrets if there are none."""
         self.create()
-        self._approved.write_text(tomli_w.dumps({"approved": {**self.approved(), **fingerprints}}))
+        checked = {name: _checked(fingerprint) for name, fingerprint in fingerprints.items()}
+        if self.keys.exists() and (found := load_keys(self.keys).profile) != chosen:
+            raise KeyFileError(f"{self.keys} holds keys of profile {found!r}, asked for {chosen!r}")
+        self._write_approved({**self.approved(), **checked}, self._left())
         if not self.keys.exists():
             save_keys(self.keys, fresh_keys(chosen))
         return fingerprint_of(self.public)
@@ -71,13 +83,21 @@ class KeyFolder:
 
     def rotate(self, without: str) -> str:
         """New secrets for all but one silo, which left; the others get them when they next meet the server."""
-        approved = self.approved()
-        if without not in approved:
+        approved, left, old = self.approved(), self._left(), load_keys(self.keys)
+        if without not in [*approved, *left]:
             raise KeyFileError(f"{self.path} approved {', '.join(approved) or 'nobody'}, not {without!r}")
-        del approved[without]
-        self._approved.write_text(tomli_w.dumps({"approved": approved}))
-        save_keys(self.keys, fresh_keys(load_keys(self.keys).profile))
+        renewed = fresh_keys(old.profile, old.epoch + 1)
+        approved.pop(without, None)
+        self._write_approved(approved, sorted({*left, without}))  # first, so that the new keys never reach it
+        save_keys(self.keys, renewed)
         return self.key_id
+
+    def _left(self) -> list[str]:
+        found: list[str] = _read(self._approved).get("left", [])
+        return found
+
+    def _write_approved(self, approved: dict[str, str], left: list[str]) -> None:
+        write_secret(self._approved, tomli_w.dumps({"approved": approved, "left": left}).encode())
 
     @property
     def key_id(self) -> str:
@@ -94,7 +114,15 @@ class KeyFolder:
     def open(self, sealed: bytes, name: str, lead_public: bytes) -> None:
         """Take up secrets that the lead sealed to this silo."""
         lead = str(_read(self._lead).get("lead", ""))
-        save_keys(self.keys, open_keys(sealed, load_identity(self.identity)[0], name, lead_public, lead))
+        opened = open_keys(sealed, load_identity(self.identity)[0], name, lead_public, lead)
+        if self.keys.exists() and (known := load_keys(self.keys)).epoch >= opened.epoch:
+            if known == opened:
+                return
+            raise KeyFileError(
+                f"secrets of epoch {opened.epoch} came, {self.keys} holds epoch {known.epoch}: a server may be "
+                "handing out old ones again; nothing was changed"
+            )
+        save_keys(self.keys, opened)
 
     def show(self) -> Shown:
         """What lies here, without any secret."""
@@ -107,15 +135,22 @@ class KeyFolder:
         return shown
 
 
-def fresh_keys(chosen: str) -> FederationKeys:
+def fresh_keys(chosen: str, epoch: int = 1) -> FederationKeys:
     """New secrets of a federation."""
-    return FederationKeys(new_vote_key(), new_key(profile(chosen)), chosen)
+    return FederationKeys(new_vote_key(), new_key(profile(chosen)), chosen, epoch)
+
+
+def _checked(fingerprint: str) -> str:
+    text = fingerprint.strip().lower()
+    if not re.fullmatch(r"([0-9a-f]{4}-){7}[0-9a-f]{4}", text):
+        raise KeyFileError(f"a fingerprint is eight groups of four hexadecimal digits, 4f2a-…, got {fingerprint!r}")
+    return text
 
 
 def deal(folder: Path, clients: int, chosen: str = PROFILE) -> list[Path]:
     """A folder a silo with its own pair and the common secrets, to be carried there by someone all trust."""
     keys, folders = fresh_keys(chosen), [folder / f"client-{index}" for index in range(clients)]
-    if taken := [path for path in folders if path.exists()]:
+    if taken := [path for path in [*folders, folder / "server"] if path.exists()]:
         raise KeyFileError(f"{taken[0]} is there already; choose another folder, keys are never overwritten")
     for path in folders:
         one = KeyFolder(path)

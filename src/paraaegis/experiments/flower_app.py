@@ -12,9 +12,9 @@ from paraaegis.config import Config
 from paraaegis.crypto.pool import Pool
 from paraaegis.engines.flower.client import ClientApp, make_client_app
 from paraaegis.engines.flower.server import Connect, GridCarrier, ServerApp, make_server_app
-from paraaegis.errors import ConfigError, RunError
+from paraaegis.errors import ConfigError
 from paraaegis.experiments.folder import RunFolder
-from paraaegis.experiments.node import MakeLearner, SaveModel, SiloNode, client_names, evaluators
+from paraaegis.experiments.node import MakeLearner, SaveModel, SiloNode, client_names, evaluators, load_resolved
 from paraaegis.experiments.run import complete
 from paraaegis.experiments.wire import check, make_plan
 from paraaegis.methods import find_method
@@ -29,11 +29,10 @@ def server_app(holdout: bool = True) -> ServerApp:
 
     def run(connect: Connect, settings: Mapping[str, Any]) -> None:
         folder = RunFolder(Path(str(settings["folder"])))
-        if (config := folder.read_config()) is None:
-            raise RunError(f"{folder.config} is missing or cannot be read")
+        config = load_resolved(folder.config)
         with folder.claimed(config, fresh=False):
             if folder.read_result() is None:
-                serve_run(config, folder, connect(config.engine.deadline, _say), holdout)
+                serve_run(config, folder, connect(config.engine.deadline, config.federation.quorum, _say), holdout)
 
     return make_server_app(run)
 
@@ -70,17 +69,19 @@ def _say(text: str) -> None:
 def client_app(
     make_learner: MakeLearner,
     holdout: bool = True,
-    simulation: bool = False,
     save_model: SaveModel | None = None,
 ) -> ClientApp:
-    """A silo's client with a learner of its own; node-config `name` and `folder` say who and where it is."""
+    """A silo's client with a learner of its own; node-config `name` and `folder` say who and where it is.
+
+    `simulation=true` there lets seeded noise pass, which protects nobody.
+    """
 
     def open_node(settings: Mapping[str, Any]) -> SiloNode:
         for key in ("name", "folder"):
             if key not in settings:
                 raise ConfigError(f'the node\'s --node-config needs {key}="…", got {sorted(settings)}')
         name, folder = str(settings["name"]), Path(str(settings["folder"]))
-        return SiloNode(name, folder, make_learner, holdout, simulation, save_model)
+        return SiloNode(name, folder, make_learner, holdout, bool(settings.get("simulation", False)), save_model)
 
     return make_client_app(open_node)
 
@@ -99,4 +100,4 @@ def _save(config: Config, path: Path, weights: Vector) -> None:
 
 
 server = server_app(holdout=False)
-client = client_app(built_in, holdout=False, simulation=True, save_model=_save)
+client = client_app(built_in, holdout=False, save_model=_save)

@@ -11,13 +11,12 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from paraaegis.config import Config
+from paraaegis.config import Config, load_config
 from paraaegis.crypto.keys import load_identity, load_keys
-from paraaegis.errors import ConfigError, RunError
+from paraaegis.errors import ConfigError
 from paraaegis.experiments.enrolment import KeyFolder
 from paraaegis.experiments.files import write_whole
-from paraaegis.experiments.folder import RunFolder
-from paraaegis.experiments.wire import check, make_plan, make_silo
+from paraaegis.experiments.wire import check, make_plan, make_silo, resolve
 from paraaegis.methods import Materials, find_method
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
@@ -72,6 +71,12 @@ class Late:
         self.made.load(state)
 
 
+def load_resolved(path: Path) -> Config:
+    """A silo's or a server's configuration; the quorum, if it is not set, is worked out by everyone alike."""
+    config = load_config(path)
+    return resolve(config, [config.federation.min_samples])
+
+
 def client_names(config: Config) -> tuple[str, ...]:
     """The clients of a federation, by name."""
     return tuple(f"client-{index}" for index in range(config.federation.clients))
@@ -95,8 +100,7 @@ class SiloNode:
     @cached_property
     def config(self) -> Config:
         """The configuration that this silo trusts."""
-        if (config := RunFolder(self.folder).read_config()) is None:
-            raise RunError(f"{self.folder / 'config.toml'} is missing or cannot be read")
+        config = load_resolved(self.folder / "config.toml")
         if self.name not in client_names(config):
             raise ConfigError(f"clients are named client-0 to client-{config.federation.clients - 1}, got {self.name}")
         if config.privacy.noise == "seeded" and not self.simulation:

@@ -43,15 +43,17 @@ def up(
     """
     folder, nodes = prepare(config, out, fresh)
     if (done := read_done(folder)) is not None:
+        gather(folder, nodes)
         return done
     say(f"starting a SuperLink and {len(nodes)} SuperNodes on this machine")
     place = out / "flower"
-    with Trial(place, nodes) as trial:
-        run = trial.run(write_app(place / "app"), {"folder": str(folder.path.resolve())})
-        say(f"run {run}; logs are in {place / 'logs'}")
-        result = follow(trial, run, folder, on_line, place / "logs")
-    gather(folder, nodes)
-    return result
+    try:
+        with Trial(place, nodes) as trial:
+            run = trial.run(write_app(place / "app"), {"folder": str(folder.path.resolve())})
+            say(f"run {run}; logs are in {place / 'logs'}")
+            return follow(trial, run, folder, on_line, place / "logs")
+    finally:
+        gather(folder, nodes)
 
 
 def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
@@ -113,8 +115,8 @@ def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Pat
 def gather(folder: RunFolder, nodes: dict[str, Path]) -> None:
     """Bring together what a run in one process leaves in one folder: all clients' ledgers, the first one's model."""
     ledgers = [node / "ledger.jsonl" for node in nodes.values()]
-    with folder.ledger.open("wb") as file:
-        file.writelines(path.read_bytes() for path in ledgers if path.exists())
+    content = b"".join(path.read_bytes() for path in ledgers if path.exists())
+    write_whole(folder.ledger, lambda file: file.write(content))
     model = next(iter(nodes.values())) / "model.pt"
     if model.exists():
         shutil.copyfile(model, folder.model)

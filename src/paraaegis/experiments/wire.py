@@ -58,6 +58,8 @@ def make_keys(config: Config) -> FederationKeys:
 
 def check(config: Config, plan: Plan) -> Plan:
     """Refuse what can be refused before anything is written."""
+    if not 1 <= plan.quorum <= plan.sampled:
+        raise ConfigError(f"federation.quorum must be 1 to the {plan.sampled} clients of a round, got {plan.quorum}")
     check_method(config, plan.length)
     if odd := [name for name in plan.clients if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:
         raise ConfigError(f"a client's name has letters, digits, '.', '_' and '-', got {odd[0]!r}")

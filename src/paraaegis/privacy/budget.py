@@ -48,7 +48,7 @@ def inside_noise(config: Config, parts: int) -> Gaussian | None:
 def budget(config: Config) -> Budget | None:
     """What a client may spend in all; None where nothing is noised to a budget."""
     privacy, federation = config.privacy, config.federation
-    if math.isinf(privacy.epsilon):
+    if math.isinf(privacy.epsilon) or (privacy.calibration == "paper" and federation.min_samples < 1):
         return None
     if privacy.calibration == "tight":
         limit = mu_of(privacy.epsilon, privacy.delta) ** 2

@@ -73,6 +73,9 @@ def _finish(desk: Desk) -> Steps:
         for client in plan.clients
     }
     answered = yield from desk.ask(line, finishes, take)
+    if len(answered) < plan.quorum:
+        missing = "; ".join(f"{client}: {why}" for client, why in line.dropped.items())
+        raise ProtocolError(f"the end of the run reached {len(answered)} clients, {plan.quorum} are needed: {missing}")
     yield from desk.conclude(answered, last)
     yield desk.state
 

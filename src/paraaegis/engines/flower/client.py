@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -90,6 +91,9 @@ def _replied(message: Message, work: Callable[[], RecordDict]) -> Message:
         content = work()
     except ParaAegisError as error:
         content = to_error(str(error))
+    except Exception:  # what a learner says in an error may hold data: it stays in the node's log
+        traceback.print_exc()
+        content = to_error("it failed; the reason is in its node's log")
     return Message(content, reply_to=message)
 
 

@@ -19,7 +19,8 @@ __all__ = ["Card", "Connect", "GridCarrier", "ServerApp", "make_server_app"]
 
 POLL = 0.2  # seconds between two looks for replies
 
-Connect = Callable[[float, Callable[[str], None]], "GridCarrier"]  # of a deadline, and of someone to tell
+INTRODUCTION = 60.0  # seconds in which a newcomer says who it is
+Connect = Callable[[float, int, Callable[[str], None]], "GridCarrier"]  # of a deadline, a quorum, someone to tell
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ def make_server_app(run: Callable[[Connect, Mapping[str, Any]], None]) -> Server
 
     @app.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
-        run(lambda deadline, say: GridCarrier(grid, deadline, say), context.run_config)
+        run(lambda deadline, quorum, say: GridCarrier(grid, deadline, quorum, say), context.run_config)
 
     return app
 
@@ -46,8 +47,8 @@ def make_server_app(run: Callable[[Connect, Mapping[str, Any]], None]) -> Server
 class GridCarrier:
     """Carries exchanges to nodes by the names of their clients."""
 
-    def __init__(self, grid: Grid, deadline: float, say: Callable[[str], None] = lambda _: None) -> None:
-        self._grid, self._deadline, self._say = grid, deadline, say
+    def __init__(self, grid: Grid, deadline: float, quorum: int, say: Callable[[str], None] = lambda _: None) -> None:
+        self._grid, self._deadline, self._quorum, self._say = grid, deadline, quorum, say
         self._names: dict[int, str] = {}  # of nodes that said who they are
         self._cards: dict[str, Card] = {}
 
@@ -86,7 +87,9 @@ class GridCarrier:
     def _ask(self, contents: Mapping[str, RecordDict], kind: str) -> dict[str, RecordDict]:
         """An exchange that everyone must answer."""
         present = self._present()
-        messages = {client: Message(content, present[client], kind) for client, content in contents.items()}
+        messages = {
+            client: Message(content, present[client], kind, ttl=self._deadline) for client, content in contents.items()
+        }
         found: dict[str, RecordDict] = {}
         for client, content, error in self._exchange(messages, time.monotonic() + self._deadline):
             if content is None or "error" in content.config_records:
@@ -98,14 +101,19 @@ class GridCarrier:
         return found
 
     def carry(self, exchange: Exchange) -> Iterator[Reply]:
-        """Replies as they come; a client that is not there, or fails, is answered for with the reason."""
-        present = self._present()
+        """Replies as they come; a client that is not there, or fails, is answered for with the reason.
+
+        Where too few are connected, as when a network is down, it waits for them until the deadline.
+        """
+        until, enough = time.monotonic() + self._deadline, min(self._quorum, len(exchange.messages))
+        while len(set(present := self._present()) & set(exchange.messages)) < enough and time.monotonic() < until:
+            time.sleep(POLL)
         messages = {}
         for client, frames in exchange.messages.items():
             if client not in present:
                 yield Reply(client, error="its node is not connected")
                 continue
-            messages[client] = Message(to_records(frames), present[client], "train.step")
+            messages[client] = Message(to_records(frames), present[client], "train.step", ttl=self._deadline)
         yield from self._replies(messages)
 
     def _replies(self, messages: Mapping[str, Message]) -> Iterator[Reply]:
@@ -123,10 +131,11 @@ class GridCarrier:
         """Push, then poll; each answer as content, or as an error in words."""
         waiting = dict(zip(self._grid.push_messages(messages.values()), messages, strict=True)) if messages else {}
         while waiting and time.monotonic() < until:
-            for reply in self._grid.pull_messages(list(waiting)):
-                client = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if client is None:
+            for identity in list(waiting):  # one at a time: several uploads at once need not fit into memory
+                reply = next(iter(self._grid.pull_messages([identity])), None)
+                if reply is None:
                     continue
+                client = waiting.pop(identity)
                 if reply.has_error():
                     yield client, None, f"{reply.error.reason or 'failed'} (code {reply.error.code})"
                 else:
@@ -137,8 +146,11 @@ class GridCarrier:
     def _present(self) -> dict[str, int]:
         """Connected nodes by the names of their clients; newcomers are asked."""
         connected = set(self._grid.get_node_ids())
-        new = {str(node): Message(RecordDict(), node, "query.who") for node in connected - set(self._names)}
-        for node, content, error in self._exchange(new, time.monotonic() + self._deadline):
+        new = {
+            str(node): Message(RecordDict(), node, "query.who", ttl=INTRODUCTION)
+            for node in connected - set(self._names)
+        }
+        for node, content, error in self._exchange(new, time.monotonic() + min(INTRODUCTION, self._deadline)):
             try:
                 if content is not None:
                     from_error(content)

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from paraaegis.crypto.keys import sync_folder
 from paraaegis.errors import RunError
 from paraaegis.protocol.state import ClientState
 from paraaegis.types import Arrays
@@ -86,7 +87,7 @@ class Store:
             written=self._manifest.written + 1,
         )
         for name, array in arrays.items():
-            if array.ndim == 0:
+            if array.ndim == 0 and name.startswith("state/"):  # a learner's may be of any kind
                 manifest.values[name] = array.item()
             elif self._loaded.get(name) is array:
                 manifest.files[name] = self._manifest.files[name]
@@ -127,6 +128,7 @@ class Store:
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(self._path)
+        sync_folder(self._folder)  # or a power cut could bring back a state that a message has already answered
         self._manifest = manifest
         valid = set(manifest.files.values())
         for path in self._folder.glob("*.npy"):

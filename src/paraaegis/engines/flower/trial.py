@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -42,6 +43,7 @@ class Trial:
         self._keys: dict[str, tuple[Path, Path]] = {}
 
     def __enter__(self) -> Self:
+        self._claim()
         try:
             self._prepare()
             self.start_link()
@@ -57,6 +59,22 @@ class Trial:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _claim(self) -> None:
+        """Hold the folder, and stop what an earlier trial in it left behind when it was killed."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = (self._folder / "lock").open("wb")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise RunError(
+                f"another trial is running in {self._folder}; wait for it or choose another --out"
+            ) from error
+        for name in ["superlink", *self._nodes]:
+            for pid in self.family(name):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _prepare(self) -> None:
         for name in ("flwr", "logs"):
@@ -93,7 +111,7 @@ class Trial:
 
     def start_node(self, name: str) -> None:
         """Start a SuperNode; its client's folder is all that it is told."""
-        config = f'name="{name}" folder="{self._nodes[name].resolve()}"'
+        config = f'name="{name}" folder="{self._nodes[name].resolve()}" simulation=true'
         options = ["--root-certificates", self.authority, "--auth-supernode-private-key", self._keys[name][0]]
         ports = ["--superlink", f"{HOST}:{self._port}", "--port", free_port()]
         self._start(name, [_tool("flower-supernode"), *ports, *options, "--node-config", config])
@@ -160,8 +178,10 @@ class Trial:
 
     def close(self) -> None:
         """Stop everything."""
-        for name in [*(name for name in self.processes if name != "superlink"), "superlink"]:
+        # The SuperLink first: a server that saw its nodes go one by one would count them out of its rounds.
+        for name in ["superlink", *(name for name in self.processes if name != "superlink")]:
             self.stop(name)
+        self._lock.close()
 
     def _start(self, name: str, command: list[Any]) -> None:
         with self._log(name).open("ab") as log:
