@@ -110,3 +110,15 @@ def test_a_learners_scalars_come_back_as_they_were(opened, value):
     found = opened().learner()["one"]
     np.testing.assert_array_equal(found, np.asarray(value))
     assert found.dtype == np.asarray(value).dtype
+
+
+def test_a_round_that_is_played_again_starts_from_the_learner_before_it(opened):
+    first, second, third = ({"momentum": WEIGHTS * factor} for factor in (1, 2, 3))
+    opened().save(STATE, first)
+    opened().save(replace(STATE, number=4), second)
+    np.testing.assert_array_equal(opened().learner(again=True)["momentum"], first["momentum"])
+    opened().save(replace(STATE, number=4, attempt=2), third, again=True)
+    np.testing.assert_array_equal(opened().learner(again=True)["momentum"], first["momentum"])
+    np.testing.assert_array_equal(opened().learner()["momentum"], third["momentum"])
+    opened().save(replace(STATE, number=4, attempt=2, phase="sent"))
+    np.testing.assert_array_equal(opened().learner(again=True)["momentum"], first["momentum"])

@@ -107,11 +107,12 @@ def answer(node: Node, frames: Frames) -> Frames:
     with Store(node.folder / "runs" / run) as store:
         state = client.start(silo) if store.empty else store.state()
         trains = isinstance(message, Begin) and message.train
-        if trains and (learnt := store.learner()):
+        again = trains and message.where.number == state.number  # a round that was interrupted is trained anew
+        if trains and (learnt := store.learner(again)):
             silo.learner.load(learnt)
         new, reply = client.step(silo, state, message)
         if new is not state:
-            store.save(new, silo.learner.state() if trains else None)
+            store.save(new, silo.learner.state() if trains else None, again)
     if isinstance(message, Finish):
         node.finished(new)
     return pack(reply)

@@ -72,20 +72,19 @@ class Store:
         """The client's state as it was saved last."""
         return ClientState.from_arrays(self._part("state"))
 
-    def learner(self) -> Arrays:
-        """The learner's state as it was saved last."""
-        return self._part("learner")
+    def learner(self, again: bool = False) -> Arrays:
+        """The learner's state as it was saved last; `again`: as it was before that, to train in a round once more."""
+        return self._part("before" if again else "learner")
 
-    def save(self, state: ClientState, learner: Mapping[str, NDArray[Any]] | None = None) -> None:
+    def save(self, state: ClientState, learner: Mapping[str, NDArray[Any]] | None = None, again: bool = False) -> None:
         """Keep a new state; arrays that are still the loaded ones are not written. None: the learner is as it was."""
         arrays = {f"state/{name}": value for name, value in state.to_arrays().items()}
-        kept = self._manifest if learner is None else _Manifest()
         arrays |= {f"learner/{name}": value for name, value in (learner or {}).items()}
-        manifest = _Manifest(
-            files={name: file for name, file in kept.files.items() if name.startswith("learner/")},
-            values={name: value for name, value in kept.values.items() if name.startswith("learner/")},
-            written=self._manifest.written + 1,
-        )
+        old = {name: file for name, file in self._manifest.files.items() if not name.startswith("state/")}
+        if learner is not None:
+            past = "before/" if again else "learner/"
+            old = {f"before/{name.removeprefix(past)}": file for name, file in old.items() if name.startswith(past)}
+        manifest = _Manifest(files=old, written=self._manifest.written + 1)
         for name, array in arrays.items():
             if array.ndim == 0 and name.startswith("state/"):  # a learner's may be of any kind
                 manifest.values[name] = array.item()
