@@ -44,7 +44,7 @@ def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 def _labelled(runs: list[Run]) -> list[Run]:
     """Names of the form row--split--seed, without the parts that are the same in all."""
-    names = [run.label.split("--") for run in runs]
+    names = [[part.strip("-") for part in run.label.rsplit("--", 2)] for run in runs]
     if len({len(parts) for parts in names}) != 1:
         return runs
     differing = [len(set(column)) > 1 for column in zip(*names, strict=True)]

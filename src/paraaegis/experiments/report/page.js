@@ -10,17 +10,31 @@ function draw() {
   const { ink, line } = looks();
   FIGURES.forEach((figure, number) => {
     const data = JSON.parse(JSON.stringify(figure.data).replaceAll('"#000000"', JSON.stringify(ink)));
+    const place = document.getElementById(`figure-${number}`);
     const layout = Object.assign({
-      height: 420, margin: { l: 60, r: 15, t: 15, b: 60 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: { color: ink, family: "system-ui, sans-serif" }, legend: { orientation: "h", y: -0.25 },
+      height: 340, margin: { l: 60, r: 15, t: 15, b: 55 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: ink, family: "system-ui, sans-serif" }, showlegend: false,
     }, figure.layout);
     for (const axis of ["xaxis", "yaxis"]) {
       const title = figure.layout[axis] && figure.layout[axis].title;
       layout[axis] = Object.assign({ gridcolor: line, zerolinecolor: line }, figure.layout[axis],
         title ? { title: { text: title } } : {});
     }
-    Plotly.react(`figure-${number}`, data, layout, quiet);
+    Plotly.react(place, data, layout, quiet);
+    legend(place, data);
   });
+}
+function legend(place, data) {
+  const list = place.nextElementSibling || place.parentElement.appendChild(document.createElement("ul"));
+  list.className = "legend";
+  list.replaceChildren(...data.map((series) => {
+    const item = document.createElement("li");
+    const key = item.appendChild(document.createElement("i"));
+    const style = (series.line && series.line.dash) === "solid" || !series.line ? "solid" : "dashed";
+    key.style.borderTop = `4px ${style} ${(series.line && series.line.color) || series.marker.color}`;
+    item.append(series.name);
+    return item;
+  }));
 }
 function sortable(table) {
   const heads = [...table.tHead.rows[0].cells];

@@ -58,8 +58,11 @@ def _title(runs: Sequence[Run]) -> str:
 
 def headline(runs: Sequence[Run]) -> str:
     """What these runs say, in one sentence."""
-    plain = next((run for run in runs if run.result.method == "fedavg"), None)
+    plain = next((run for run in runs if run.result.method == "fedavg" and run.config.data.split == "iid"), None)
+    plain = plain or next((run for run in runs if run.result.method == "fedavg"), None)
     others = [run for run in runs if run.result.method != "fedavg" and run.accuracy == run.accuracy]
+    if plain is not None:  # only runs on the same data can be compared
+        others = [run for run in others if (run.config.data, run.config.seed) == (plain.config.data, plain.config.seed)]
     if not others:
         return f"{runs[0].label} reached {runs[0].accuracy:.1f} % in {runs[0].result.seconds:.0f} s."
     best = max(others, key=lambda run: (round(run.accuracy, 1), -run.result.bytes_up))
