@@ -117,7 +117,7 @@ def ran(tmp_path_factory):
             run, watched = started(trial, folder, out), set()
             while method == "paraaegis-static" and not folder.result.exists():
                 watched |= watch(trial, secrets)
-                time.sleep(4)
+                time.sleep(10)
             follow(trial, run, folder, lambda _: None, out / "logs")
         return Ran(config, folder, nodes, locally(config, out / "local"), watched)
 
