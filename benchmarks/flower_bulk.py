@@ -15,17 +15,13 @@ import threading
 import time
 from pathlib import Path
 
-import msgspec
 import numpy as np
-import tomli_w
 
 from paraaegis.config import Config, make_config
-from paraaegis.crypto.keys import new_identity, save_keys
 from paraaegis.engines.flower.trial import Trial
 from paraaegis.experiments.bench_round import RESNET18, Still
-from paraaegis.experiments.folder import RunFolder
-from paraaegis.experiments.trial import follow, write_app
-from paraaegis.experiments.wire import make_keys, resolve
+from paraaegis.experiments.trial import follow, lay_out, write_app
+from paraaegis.experiments.wire import resolve
 from paraaegis.types import Metrics, Vector
 
 APP = """from flower_bulk import make_learner
@@ -90,19 +86,11 @@ def measure(method: str) -> None:
     config = resolve(make_config({}, settings), [947])
     with tempfile.TemporaryDirectory() as place:
         out = Path(place)
-        folder, keys = RunFolder(out / "server"), make_keys(config)
-        with folder.claimed(config, fresh=False):
-            pass
-        nodes = {f"client-{index}": out / f"client-{index}" for index in range(2)}
-        for node in nodes.values():
-            node.mkdir(mode=0o700)
-            (node / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(config)))
-            save_keys(node / "keys", keys)
-            new_identity(node / "identity")
+        folder, nodes = lay_out(config, out)
         started = time.perf_counter()
-        with Trial(out, nodes) as trial, Peaks(trial, ["superlink", *nodes]) as peaks:
-            run = trial.run(write_app(out / "app", APP), {"folder": str(folder.path)})
-            follow(trial, run, folder, lambda _: None, out / "logs")
+        with Trial(out / "flower", nodes) as trial, Peaks(trial, ["superlink", *nodes]) as peaks:
+            run = trial.run(write_app(out / "flower" / "app", APP), {"folder": str(folder.path)})
+            follow(trial, run, folder, lambda _: None, out / "flower" / "logs")
         total = time.perf_counter() - started
         for line in folder.read_lines():
             up, down = (sum(part.values()) / 2e6 for part in (line.bytes_up, line.bytes_down))

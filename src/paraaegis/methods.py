@@ -32,7 +32,7 @@ class Materials:
     @property
     def gaussian(self) -> Guard:
         """Clipped and noised, in clear."""
-        return Guard(Plain(), noise(self.config), feedback=self.config.protect.carry)
+        return self._outside(1)
 
     @property
     def ckks(self) -> Guard:
@@ -43,8 +43,10 @@ class Materials:
     def parallel(self) -> Parallel:
         """The paper's two parts; where both are noised they share the budget."""
         parts = 2 if self.config.privacy.inside_clip else 1
-        outside = Guard(Plain(), noise(self.config, parts), feedback=self.config.protect.carry)
-        return Parallel(self._inside(parts), outside)
+        return Parallel(self._inside(parts), self._outside(parts))
+
+    def _outside(self, parts: int) -> Guard:
+        return Guard(Plain(), noise(self.config, parts), feedback=self.config.protect.carry)
 
     def _inside(self, parts: int) -> Guard:
         shared = inside_noise(self.config, parts)

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Settings, print_json
-from paraaegis.config import load_config, make_config
+from paraaegis.cli.options import Settings, chosen_config, print_json
 
 
 def audit(
@@ -30,10 +29,7 @@ def audit(
     from paraaegis.experiments.audit import audit as play
     from paraaegis.experiments.audit import everything
 
-    if config is None and not settings:
-        chosen = everything()
-    else:
-        chosen = {"": load_config(config, settings or []) if config else make_config({}, settings or [])}
+    chosen = everything() if config is None and not settings else {"": chosen_config(config, settings)}
     found = []
     for name, one in chosen.items():
         with ticking(f"auditing {name or one.protect.method}", 2 * trials) as tick:

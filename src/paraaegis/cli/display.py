@@ -96,6 +96,11 @@ def summary(result: Result) -> None:
     Console(soft_wrap=True).print(table)
 
 
+def _wide() -> Console:
+    """Where tables go: as wide as the terminal, or as they need in a file."""
+    return Console() if sys.stdout.isatty() else Console(width=140)
+
+
 def show_table(comparison: Comparison, folder: Path) -> None:
     """A comparison as the paper's Table 1, and where its files lie."""
     splits = splits_of(comparison)
@@ -105,7 +110,7 @@ def show_table(comparison: Comparison, folder: Path) -> None:
         table.add_column(name.replace(" ", "\n", 1) if len(splits) > 1 else name, justify="right", no_wrap=True)
     for label, rows in by_label(comparison):
         table.add_row(label, *cells_text(rows, splits))
-    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console = _wide()
     console.print(table)
     console.print("Efficiency = 100 · accuracy / seconds. MB: all clients together, a round.", highlight=False)
     for name in ("table.md", "table.json", "plot.png", "report.html"):
@@ -114,13 +119,12 @@ def show_table(comparison: Comparison, folder: Path) -> None:
 
 def show_promise(promise: Promise) -> None:
     """A configuration's guarantees and calibrations as two tables."""
-    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console = _wide()
     table = Table(title=f"{promise.method}, noise of calibration {promise.calibration!r}", title_justify="left")
     for name in ("against", "guarantee", "why"):
         table.add_column(name)
     for one in promise.guarantees:
-        epsilon = "" if one.epsilon is None else f"\nε = {one.epsilon:.4g}, δ = {one.delta:g}, unit: {one.unit}"
-        table.add_row(one.adversary, one.kind + epsilon, one.why)
+        table.add_row(one.adversary, f"{one.kind}\n{one.figure}".rstrip(), one.why)
     console.print(table)
     if promise.simulation and promise.sigma:
         console.print(
@@ -165,7 +169,7 @@ def ticking(title: str, steps: int) -> Iterator[Callable[[], None]]:
 
 def show_audits(audits: list[Audit]) -> None:
     """What was proved beside what is claimed."""
-    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console = _wide()
     table = Table(title="What an attack proves, and what is claimed (99.9% confidence)", title_justify="left")
     for name in ("method", "against", "unit"):
         table.add_column(name)

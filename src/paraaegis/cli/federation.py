@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Settings, print_json
-from paraaegis.config import load_config, make_config
+from paraaegis.cli.options import Settings, chosen_config, print_json
 
 app = typer.Typer(help="Run across processes and organisations, on Flower.", no_args_is_help=True)
 
@@ -28,7 +27,7 @@ def up(
 ) -> None:
     """Try a federation on this machine: a real SuperLink and SuperNodes with TLS and authentication, then stop them."""
     changes = [*(settings or []), *([f"federation.clients={clients}"] if clients else [])]
-    chosen = load_config(config, changes) if config else make_config({}, changes)
+    chosen = chosen_config(config, changes)
     folder = out or Path("runs") / f"federation-{chosen.digest()[:8]}"
 
     from paraaegis.cli.display import shown_rounds, summary

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from paraaegis.config import Config, load_config, make_config
+
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key, such as protect.ratio=0.05.")
 ]
+
+
+def chosen_config(path: Path | None, settings: list[str] | None) -> Config:
+    """The configuration of a file, or every default, with the settings applied."""
+    return load_config(path, settings or []) if path else make_config({}, settings or [])
 
 
 def print_json(value: object) -> None:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Settings, print_json
-from paraaegis.config import load_config, make_config
+from paraaegis.cli.options import Settings, chosen_config, print_json
 
 
 def run(
@@ -19,7 +18,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run one configuration, or go on with it where it stopped."""
-    chosen = load_config(config, settings or []) if config else make_config({}, settings or [])
+    chosen = chosen_config(config, settings)
     folder = out or Path("runs") / f"{chosen.protect.method}-{chosen.digest()[:8]}"
 
     from paraaegis.cli.display import shown_rounds, summary

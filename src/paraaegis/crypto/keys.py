@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from paraaegis.crypto.sealing import new_pair, public_of
 from paraaegis.errors import KeyFileError
+from paraaegis.files import write_whole
 
 KEY_BYTES = 32
 
@@ -82,23 +82,7 @@ def encode_keys(keys: FederationKeys) -> bytes:
 
 def write_secret(path: Path, content: bytes) -> None:
     """Write a file that only its owner can read; whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder outlive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_whole(path, lambda file: file.write(content), mode=0o600)
 
 
 def read_secret(path: Path) -> bytes:

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from paraaegis.errors import RunError
-from paraaegis.experiments.files import write_whole
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.preset import Cell
 from paraaegis.experiments.run import OnLine, Result, check_config, run
+from paraaegis.files import write_whole
 
 Shown = Callable[[str, int], AbstractContextManager[OnLine]]
 

@@ -81,6 +81,11 @@ class KeyFolder:
         """Whether this silo hands out the secrets."""
         return self._approved.exists()
 
+    @property
+    def lead(self) -> str:
+        """The fingerprint of the silo that this one takes secrets from; empty if it was told none."""
+        return str(_read(self._lead).get("lead", ""))
+
     def rotate(self, without: str) -> str:
         """New secrets for all but one silo, which left; the others get them when they next meet the server."""
         approved, left, old = self.approved(), self._left(), load_keys(self.keys)
@@ -113,8 +118,7 @@ class KeyFolder:
 
     def open(self, sealed: bytes, name: str, lead_public: bytes) -> None:
         """Take up secrets that the lead sealed to this silo."""
-        lead = str(_read(self._lead).get("lead", ""))
-        opened = open_keys(sealed, load_identity(self.identity)[0], name, lead_public, lead)
+        opened = open_keys(sealed, load_identity(self.identity)[0], name, lead_public, self.lead)
         if self.keys.exists() and (known := load_keys(self.keys)).epoch >= opened.epoch:
             if known == opened:
                 return
@@ -126,7 +130,7 @@ class KeyFolder:
 
     def show(self) -> Shown:
         """What lies here, without any secret."""
-        shown = Shown(folder=str(self.path), leads=self.approved(), lead=str(_read(self._lead).get("lead", "")))
+        shown = Shown(folder=str(self.path), leads=self.approved(), lead=self.lead)
         if self.identity.exists():
             shown.fingerprint = fingerprint_of(self.public)
         if self.keys.exists():

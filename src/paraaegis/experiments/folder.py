@@ -29,8 +29,8 @@ import tomli_w
 
 from paraaegis.config import Config, load_config
 from paraaegis.errors import ParaAegisError, RunError
-from paraaegis.experiments.files import write_whole
 from paraaegis.experiments.history import History
+from paraaegis.files import write_whole
 from paraaegis.privacy.ledger import read_ledger
 from paraaegis.protocol.state import ClientState, Line, ServerState, decode_state, encode_state
 from paraaegis.types import Arrays

@@ -13,7 +13,7 @@ import msgspec
 
 from paraaegis.engines.spool import views
 from paraaegis.errors import ProtocolError, RunError
-from paraaegis.experiments.files import write_whole
+from paraaegis.files import write_whole
 from paraaegis.protocol.messages import Aggregate, pack, unpack_aggregate
 
 

@@ -15,8 +15,8 @@ from paraaegis.config import Config, load_config
 from paraaegis.crypto.keys import load_identity, load_keys
 from paraaegis.errors import ConfigError
 from paraaegis.experiments.enrolment import KeyFolder
-from paraaegis.experiments.files import write_whole
 from paraaegis.experiments.wire import check, make_plan, make_silo, resolve
+from paraaegis.files import write_whole
 from paraaegis.methods import Materials, find_method
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
@@ -110,7 +110,11 @@ class SiloNode:
     @cached_property
     def learner(self) -> Late:
         """The silo's model and data, made when they are first needed."""
-        return Late(lambda: self.make_learner(self.config, self.name), self._facts.samples)
+        return Late(lambda: self._made, self._facts.samples)
+
+    @cached_property
+    def _made(self) -> Learner:
+        return self.make_learner(self.config, self.name)
 
     @property
     def length(self) -> int:
@@ -123,8 +127,7 @@ class SiloNode:
         path, digest = self.folder / "facts.json", self.config.digest()
         if path.exists() and (known := msgspec.json.decode(path.read_bytes(), type=_Facts)).config == digest:
             return known
-        learner = self.make_learner(self.config, self.name)
-        facts = _Facts(config=digest, length=int(learner.initial().size), samples=learner.samples)
+        facts = _Facts(config=digest, length=int(self._made.initial().size), samples=self._made.samples)
         write_whole(path, lambda file: file.write(msgspec.json.encode(facts)))
         return facts
 

@@ -14,11 +14,11 @@ from paraaegis.config import Config
 from paraaegis.crypto.keys import new_identity, save_keys
 from paraaegis.engines.flower.trial import Trial
 from paraaegis.errors import RunError
-from paraaegis.experiments.files import write_whole
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.node import client_names
 from paraaegis.experiments.run import OnLine, Result, check_config, read_done
 from paraaegis.experiments.wire import make_keys
+from paraaegis.files import write_whole
 from paraaegis.version import __version__
 
 _APP = """from paraaegis.experiments import flower_app
@@ -61,7 +61,11 @@ def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, 
     check_config(config)
     from paraaegis.experiments.learners import make_classroom
 
-    resolved = make_classroom(config, only="").config
+    return lay_out(make_classroom(config, only="").config, out, fresh)
+
+
+def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
+    """The same for a configuration that lacks nothing."""
     folder = RunFolder(out)
     with folder.claimed(resolved, fresh):
         if fresh:

@@ -26,6 +26,11 @@ class Guarantee(msgspec.Struct, frozen=True):
     epsilon: float | None = None
     delta: float | None = None
 
+    @property
+    def figure(self) -> str:
+        """ε with its δ and unit; empty where there is none."""
+        return "" if self.epsilon is None else f"ε = {self.epsilon:.4g}, δ = {self.delta:g}, unit: {self.unit}"
+
 
 Dp = Callable[[str, str], Guarantee]
 

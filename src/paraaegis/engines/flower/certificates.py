@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from pathlib import Path
 
 from cryptography import x509
@@ -12,6 +11,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from paraaegis.crypto.keys import write_secret
 
 _DAYS = 30
 
@@ -71,6 +72,4 @@ def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
 def _write_private(
     path: Path, key: ec.EllipticCurvePrivateKey, kind: PrivateFormat = PrivateFormat.TraditionalOpenSSL
 ) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(key.private_bytes(Encoding.PEM, kind, NoEncryption()))
+    write_secret(path, key.private_bytes(Encoding.PEM, kind, NoEncryption()))

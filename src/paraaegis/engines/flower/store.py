@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.crypto.keys import sync_folder
 from paraaegis.errors import RunError
+from paraaegis.files import write_whole
 from paraaegis.protocol.state import ClientState
 from paraaegis.types import Arrays
 
@@ -121,13 +121,7 @@ class Store:
         return file
 
     def _replace(self, manifest: _Manifest) -> None:
-        partial = self._path.with_suffix(".partial")
-        with partial.open("wb") as stream:
-            stream.write(msgspec.json.encode(manifest))
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(self._path)
-        sync_folder(self._folder)  # or a power cut could bring back a state that a message has already answered
+        write_whole(self._path, lambda file: file.write(msgspec.json.encode(manifest)))
         self._manifest = manifest
         valid = set(manifest.files.values())
         for path in self._folder.glob("*.npy"):

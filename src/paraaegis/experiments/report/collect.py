@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from paraaegis.config import Config
-from paraaegis.errors import ParaAegisError
+from paraaegis.errors import ParaAegisError, RunError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.promise import spending
 from paraaegis.experiments.run import Result, read_done
@@ -29,6 +30,11 @@ class Run:
     def accuracy(self) -> float:
         """Of the final model, in percent."""
         return 100 * self.result.metrics.get("accuracy", float("nan"))
+
+    def megabytes(self, direction: Literal["up", "down"]) -> float:
+        """Of a client and round."""
+        total = self.result.bytes_up if direction == "up" else self.result.bytes_down
+        return total / self.result.rounds / self.config.sampled / 1e6
 
 
 def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
@@ -56,21 +62,21 @@ def _folders(paths: Iterable[Path]) -> list[Path]:
     found = []
     for path in paths:
         if not path.is_dir():
-            raise ParaAegisError(f"{path} is not a folder; give run folders, or a comparison's")
+            raise RunError(f"{path} is not a folder; give run folders, or a comparison's")
         below = sorted(one for one in path.iterdir() if one.is_dir() and (one / "config.toml").exists())
         found += [path] if (path / "config.toml").exists() else below
     if not found:
-        raise ParaAegisError("there is no run in these folders: none holds a config.toml")
+        raise RunError("there is no run in these folders: none holds a config.toml")
     return found
 
 
 def _read(path: Path) -> Run:
     folder = RunFolder(path)
     if (config := folder.read_config()) is None:
-        raise ParaAegisError("its config.toml cannot be read")
+        raise RunError("its config.toml cannot be read")
     if (result := read_done(folder)) is None:
-        raise ParaAegisError("it is not complete; the command that began it goes on with it")
+        raise RunError("it is not complete; the command that began it goes on with it")
     if not (lines := folder.read_lines()):
-        raise ParaAegisError("it has no rounds")
+        raise RunError("it has no rounds")
     guarantees = spending(path).guarantees if folder.ledger.exists() else []
     return Run(config, lines, result, guarantees, path.resolve().name)

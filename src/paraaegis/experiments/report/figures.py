@@ -23,7 +23,7 @@ def figures(runs: Sequence[Run]) -> dict[str, Figure]:
         "Accuracy against bytes": _scatter(
             runs,
             "MB a client and round, up and down",
-            [_megabytes(run, "up") + _megabytes(run, "down") for run in runs],
+            [run.megabytes("up") + run.megabytes("down") for run in runs],
         ),
         "Accuracy by round": _lines(
             runs, "accuracy, %", lambda run: [100 * line.metrics.get("accuracy", float("nan")) for line in run.lines]
@@ -48,11 +48,6 @@ def _looks(run: Run) -> tuple[str, str]:
 def _rank(runs: Sequence[Run], run: Run) -> int:
     """The how many-eth run of its method this is, to tell lines of one colour apart."""
     return [other.label for other in runs if other.result.method == run.result.method].index(run.label)
-
-
-def _megabytes(run: Run, direction: str) -> float:
-    total = run.result.bytes_up if direction == "up" else run.result.bytes_down
-    return total / run.result.rounds / run.config.sampled / 1e6
 
 
 def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float]) -> Figure:
@@ -111,40 +106,30 @@ def _lines(runs: Sequence[Run], label: str, values: Any) -> Figure:
 
 
 def _phases(runs: Sequence[Run]) -> Figure:
-    names = [run.label for run in runs]
-    data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": phase,
-            "y": names,
-            "x": [sum(line.seconds.get(phase, 0.0) for line in run.lines) / len(run.lines) for run in runs],
-            "marker": {"color": colour},
-        }
-        for phase, colour in PHASES.items()
-    ]
-    layout = {"barmode": "stack", "xaxis": {"title": "seconds a round (mean of clients)"}}
-    return {"data": data, "layout": layout | _tall(names)}
+    def mean(run: Run, phase: str) -> float:
+        return sum(line.seconds.get(phase, 0.0) for line in run.lines) / len(run.lines)
+
+    data = [_bars(phase, colour, runs, [mean(run, phase) for run in runs]) for phase, colour in PHASES.items()]
+    return {"data": data, "layout": _tall(runs, "stack", "seconds a round (mean of clients)")}
 
 
 def _bytes(runs: Sequence[Run]) -> Figure:
-    names = [run.label for run in runs]
     data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": direction,
-            "y": names,
-            "x": [_megabytes(run, direction) for run in runs],
-            "marker": {"color": colour},
-        }
-        for direction, colour in (("up", "#0072B2"), ("down", "#E69F00"))
+        _bars("up", "#0072B2", runs, [run.megabytes("up") for run in runs]),
+        _bars("down", "#E69F00", runs, [run.megabytes("down") for run in runs]),
     ]
-    return {"data": data, "layout": {"barmode": "group", "xaxis": {"title": "MB a client and round"}} | _tall(names)}
+    return {"data": data, "layout": _tall(runs, "group", "MB a client and round")}
 
 
-def _tall(names: Sequence[str]) -> dict[str, Any]:
-    return {"height": 140 + 34 * len(names), "yaxis": {"automargin": True, "autorange": "reversed"}}
+def _bars(name: str, colour: str, runs: Sequence[Run], values: Sequence[float]) -> dict[str, Any]:
+    labels = [run.label for run in runs]
+    return {"type": "bar", "orientation": "h", "name": name, "y": labels, "x": values, "marker": {"color": colour}}
+
+
+def _tall(runs: Sequence[Run], mode: str, title: str) -> dict[str, Any]:
+    """The layout of bars, one a run."""
+    axes = {"xaxis": {"title": title}, "yaxis": {"automargin": True, "autorange": "reversed"}}
+    return {"barmode": mode, "height": 140 + 34 * len(runs), **axes}
 
 
 def _percent() -> dict[str, Any]:

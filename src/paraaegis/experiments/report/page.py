@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import tomli_w
 
-from paraaegis.experiments.files import write_whole
 from paraaegis.experiments.report.collect import Run
 from paraaegis.experiments.report.figures import figures
+from paraaegis.files import write_whole
 from paraaegis.version import __version__
 
 
@@ -94,8 +94,8 @@ def _results(runs: Sequence[Run]) -> str:
             run.label + (" (stopped)" if run.result.stopped else ""),
             f"{run.accuracy:.2f}",
             f"{run.result.seconds:.1f}",
-            f"{run.result.bytes_up / run.result.rounds / run.config.sampled / 1e6:.2f}",
-            f"{run.result.bytes_down / run.result.rounds / run.config.sampled / 1e6:.2f}",
+            f"{run.megabytes('up'):.2f}",
+            f"{run.megabytes('down'):.2f}",
             str(run.result.rounds),
         )
         for run in runs
@@ -104,11 +104,7 @@ def _results(runs: Sequence[Run]) -> str:
 
 
 def _privacy(runs: Sequence[Run]) -> str:
-    rows = []
-    for run in runs:
-        for one in run.guarantees:
-            figure = "" if one.epsilon is None else f"ε = {one.epsilon:.4g}, δ = {one.delta:g}, unit: {one.unit}"
-            rows.append((run.label, one.adversary, one.kind, figure, one.why))
+    rows = [(run.label, one.adversary, one.kind, one.figure, one.why) for run in runs for one in run.guarantees]
     if not rows:
         return "<p>These runs have no ledger.</p>"
     return _table(("run", "against", "guarantee", "figure", "why"), rows)

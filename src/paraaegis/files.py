@@ -17,3 +17,13 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], mode: int = 0o
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in this folder outlive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
