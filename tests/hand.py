@@ -90,8 +90,8 @@ class Served:
         self.desk = Desk(hand.plan, hand.wired.server, state or ServerState())
         self.carried_up = self.carried_down = 0
 
-    def run(self, on_state: Callable[[ServerState], None] = lambda _: None) -> Served:
-        drive(serve(self.desk), self._carry, self.lines.append, on_state)
+    def run(self, on_state: Callable[[ServerState], None] = lambda _: None, over: bool = False) -> Served:
+        drive(serve(self.desk, over), self._carry, self.lines.append, on_state)
         return self
 
     def _carry(self, exchange: Exchange) -> Iterator[Reply]:

@@ -1,4 +1,7 @@
-"""The same protocol on a real SuperLink and real SuperNodes, with TLS and authentication, on this machine."""
+"""The same protocol on a real SuperLink and real SuperNodes, with TLS and authentication, on this machine.
+
+Most of the time of a federation is waiting, so all of them are played side by side before the first test looks.
+"""
 
 import json
 import os
@@ -6,28 +9,26 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
-import tomli_w
 
 from blobs import SAMPLES, make_learner
 from paraaegis.config import Config, make_config
-from paraaegis.crypto.keys import new_identity, save_keys
+from paraaegis.engines.flower.certificates import make_node_key
 from paraaegis.engines.flower.trial import Trial, free_port
 from paraaegis.errors import RunError
 from paraaegis.experiments.enrolment import KeyFolder
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.run import federate
-from paraaegis.experiments.trial import follow, write_app
+from paraaegis.experiments.trial import follow, lay_out, write_app
 from paraaegis.experiments.wire import make_keys, resolve
 from paraaegis.protocol.state import Line
 
 pytestmark = pytest.mark.timeout(1200)  # on a busy machine every one of Flower's processes takes its time
-TESTS = str(Path(__file__).parent.parent)
+TESTS = Path(__file__).parent.parent
 APP = """from blobs import {learner}
 from paraaegis.experiments import flower_app
 
@@ -36,14 +37,8 @@ client = flower_app.client_app({learner}, holdout=False)
 """
 BASE = ("federation.rounds=2", f"federation.min_samples={SAMPLES}", "privacy.epsilon=8.0", "engine.deadline=120",
         "protect.ratio=0.2")  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _importable():
-    """Flower's processes find this folder's modules, and a file by which a test can hold one of them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
-        yield
+FORBIDDEN = b"not to be looked into"
+METHODS = {"fedavg": 2, "paraaegis-static": 2, "paraaegis-feedback": 2, "lwe-secagg": 3}
 
 
 def configured(method, clients, *settings):
@@ -51,191 +46,272 @@ def configured(method, clients, *settings):
     return resolve(config, [SAMPLES])
 
 
-def laid_out(config, out, enrol=False):
-    """A server's folder and one a silo, as `keys` and a courier would leave them; or with the first one as the lead."""
-    folder, keys = RunFolder(out / "server"), make_keys(config)
-    with folder.claimed(config, fresh=False):
-        pass
-    nodes = {f"client-{index}": out / f"client-{index}" for index in range(config.federation.clients)}
-    for node in nodes.values():
-        node.mkdir(mode=0o700)
-        (node / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(config)))
-        new_identity(node / "identity")
-        if not enrol or node.name == "client-0":
-            save_keys(node / "keys", keys)
-    if enrol:
-        lead = KeyFolder(nodes["client-0"])
-        lead.approve(
-            {name: KeyFolder(node).create(lead.create()) for name, node in nodes.items() if name != "client-0"}
-        )
-    return folder, nodes
+@dataclass
+class Played:
+    """One federation: what it was made of, and what a test may ask about it."""
 
+    config: Config
+    out: Path
+    learner: str = "make_learner"
+    folder: RunFolder = field(init=False)
+    nodes: dict[str, Path] = field(init=False)
+    local: list[Line] = field(default_factory=list)
+    watched: set[bytes] = field(default_factory=set)
+    late: list[str] = field(default_factory=list)
 
-def locally(config, out):
-    learners = {
-        f"client-{index}": make_learner(config, f"client-{index}") for index in range(config.federation.clients)
-    }
-    federate(config, learners, out)
-    return RunFolder(out).read_lines()
+    def __post_init__(self):
+        self.folder, self.nodes = lay_out(self.config, self.out)
+        (self.out / "gates").mkdir()
+        (self.out / "traced").mkdir()
 
+    def trial(self):
+        """Flower's processes find the modules of the tests, the gates by which they are held, and the trace."""
+        path = os.pathsep.join([str(TESTS), str(TESTS / "traced"), os.environ.get("PYTHONPATH", "")])
+        trial = Trial(self.out / "flower", self.nodes)
+        trial.environment |= {
+            "PYTHONPATH": path.rstrip(os.pathsep),
+            "BLOBS_GATES": str(self.out / "gates"),
+            "TRACED_INTO": str(self.out / "traced"),
+        }
+        return trial
 
-def started(trial, folder, out, learner="make_learner"):
-    app = write_app(out / "app", APP.format(learner=learner))
-    return trial.run(app, {"folder": str(folder.path)})
+    def start(self, trial):
+        app = write_app(self.out / "flower" / "app", APP.format(learner=self.learner))
+        return trial.run(app, {"folder": str(self.folder.path)})
+
+    def follow(self, trial, run):
+        follow(trial, run, self.folder, lambda _: None, self.out / "flower" / "logs")
+
+    def gate(self, client, number):
+        """A client waits in a round until its gate is removed."""
+        path = self.out / "gates" / f"{client}-{number}"
+        path.touch()
+        return path
+
+    def play_locally(self):
+        names = [f"client-{index}" for index in range(self.config.federation.clients)]
+        federate(self.config, {name: make_learner(self.config, name) for name in names}, self.out / "local")
+        self.local = RunFolder(self.out / "local").read_lines()
+        return self
+
+    def lines(self):
+        return self.folder.read_lines()
+
+    def models(self):
+        """What every node has on its disk."""
+        for node in self.nodes.values():
+            run = next((node / "runs").glob("*"))
+            yield np.load(run / json.loads((run / "manifest.json").read_text())["files"]["state/weights"])
+
+    def opened(self, name):
+        return (self.out / "traced" / f"{name}.opened").read_text().splitlines()
 
 
 def outcome(line):
     return line.round, line.metrics, line.clients, line.agreement
 
 
-FORBIDDEN = b"not to be looked into"
-METHODS = {"fedavg": 2, "paraaegis-static": 2, "paraaegis-feedback": 2, "lwe-secagg": 3}
-
-
-@dataclass
-class Ran:
-    config: Config
-    folder: RunFolder
-    nodes: dict[str, Path]
-    local: list[Line]
-    watched: set[bytes]
-
-
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory):
-    """All four at once, each on a SuperLink of its own: most of their time is waiting."""
-
-    places = {method: tmp_path_factory.mktemp(method) for method in METHODS}
-
-    def one(method):
-        out, clients = places[method], METHODS[method]
-        config = configured(method, clients, f"federation.quorum={clients}")
-        folder, nodes = laid_out(config, out, enrol=method == "paraaegis-static")
-        secrets = [make_keys(config).vote, *((node / "identity").read_bytes() for node in nodes.values())]
-        secrets.append((nodes["client-0"] / "keys").read_bytes()[-2000:-1000])
-        with Trial(out, nodes) as trial:
-            run, watched = started(trial, folder, out), set()
-            while method == "paraaegis-static" and not folder.result.exists():
-                watched |= watch(trial, secrets)
-                time.sleep(10)
-            follow(trial, run, folder, lambda _: None, out / "logs")
-        return Ran(config, folder, nodes, locally(config, out / "local"), watched)
-
-    with ThreadPoolExecutor(len(METHODS)) as threads:
-        return dict(zip(METHODS, threads.map(one, METHODS), strict=True))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_run_on_flower_equals_one_in_a_single_process(method, ran):
-    lines = ran[method].folder.read_lines()
-    assert [outcome(line) for line in lines] == [outcome(line) for line in ran[method].local]
-    assert lines[-1].metrics["accuracy"] > 0.5
-    assert ran[method].folder.read_result()["rounds"] == 2
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_each_silo_keeps_a_ledger_of_its_own(method, ran):
-    for name, node in ran[method].nodes.items():
-        sent = [json.loads(line) for line in (node / "ledger.jsonl").read_text().splitlines()]
-        assert {one["client"] for one in sent} == {name}
-        assert {one["round"] for one in sent} >= {1, 2}
-
-
-def test_the_lead_sealed_its_secrets_to_the_silo_that_had_none(ran):
-    lead, silo = (KeyFolder(node) for node in ran["paraaegis-static"].nodes.values())
-    assert lead.key_id == silo.key_id
-
-
-def test_the_server_opens_no_key_file_and_holds_no_secret(ran):
-    """Watched while `ran` was running; an assertion there would have failed it."""
-    assert memory_holds(os.getpid(), [make_keys(ran["paraaegis-static"].config).vote])  # the search can find
-    if ran["paraaegis-static"].watched == {FORBIDDEN}:
-        pytest.skip("this system does not let a process look into the memory of another")
-    assert any(b"flwr-serverapp" in name for name in ran["paraaegis-static"].watched)
-    assert any(b"flower-superlink" in name for name in ran["paraaegis-static"].watched)
-
-
-def waited(path, seconds=240):
+def waited(path, seconds=300):
     until = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < until, f"{path} did not come"
         time.sleep(0.2)
 
 
-def test_a_node_killed_in_a_round_leaves_a_round_that_stands_and_catches_up_when_it_is_back(tmp_path, monkeypatch):
-    monkeypatch.setenv("BLOBS_GATES", str(tmp_path))
-    config = configured("fedavg", 3, "federation.quorum=2", "federation.rounds=4", "engine.deadline=60")
-    folder, nodes = laid_out(config, tmp_path)
-    for gate in ("2-2", "0-3"):  # the last client in round 2, the first one in round 3
-        (tmp_path / gate).touch()
-    with Trial(tmp_path, nodes) as trial:
-        run = started(trial, folder, tmp_path, "make_held")
-        waited(tmp_path / "2-2.waiting")
+# The federations
+
+
+def play_as_locally(method, out):
+    clients = METHODS[method]
+    played = Played(configured(method, clients, f"federation.quorum={clients}"), out)
+    enrols = method == "paraaegis-static"
+    if enrols:  # the first silo alone has the secrets, and the others' approved fingerprints
+        lead, *others = (KeyFolder(node) for node in played.nodes.values())
+        for other in others:
+            other.keys.unlink()
+        lead.approve({other.path.name: other.create(lead.create()) for other in others})
+    secrets = [make_keys(played.config).vote, *((node / "identity").read_bytes() for node in played.nodes.values())]
+    secrets.append((played.nodes["client-0"] / "keys").read_bytes()[-2000:-1000])
+    with played.trial() as trial:
+        run = played.start(trial)
+        if enrols:
+            waited(played.folder.lines)  # the secrets went through, and a whole round
+            for _ in range(3):
+                played.watched |= watch(trial, secrets)
+                time.sleep(3)
+        played.follow(trial, run)
+    return played.play_locally()
+
+
+def play_rescue(out):
+    """A node is killed in round 1; when it is back the history, one round here, no longer reaches it."""
+    settings = ("federation.quorum=2", "federation.rounds=4", "federation.history=1", "engine.deadline=60")
+    played = Played(configured("paraaegis-feedback", 3, *settings), out, "make_held")
+    dying, holding = played.gate(2, 1), played.gate(0, 2)
+    with played.trial() as trial:
+        run = played.start(trial)
+        waited(dying.with_suffix(".waiting"))
         trial.stop("client-2", signal.SIGKILL)
-        waited(tmp_path / "0-3.waiting")
+        waited(holding.with_suffix(".waiting"))
         trial.bring_back("client-2")
-        (tmp_path / "0-3").unlink()
-        follow(trial, run, folder, lambda _: None, tmp_path / "logs")
-    lines = folder.read_lines()
-    assert [len(line.clients) for line in lines] == [3, 2, 2, 3]
-    assert "client-2" in lines[1].dropped
-    manifests = [json.loads(next((node / "runs").glob("*/manifest.json")).read_text()) for node in nodes.values()]
-    models = [
-        np.load(next((node / "runs").glob("*")) / manifest["files"]["state/weights"])
-        for node, manifest in zip(nodes.values(), manifests, strict=True)
-    ]
-    assert all((model == models[0]).all() for model in models)
+        dying.unlink()
+        holding.unlink()
+        played.follow(trial, run)
+    return played
 
 
-def test_a_superlink_that_is_killed_and_restarted_resumes_the_run_from_the_last_round(tmp_path):
-    config = configured("ckks-fedavg", 2, "federation.quorum=2", "federation.rounds=3")
-    folder, nodes = laid_out(config, tmp_path)
-    with Trial(tmp_path, nodes) as trial:
-        started(trial, folder, tmp_path)
-        waited(folder.lines)  # round 1 is done
+def play_loss(out):
+    """A node is killed in the only round of a run with key shares, and gets the model when the run is over."""
+    settings = ("federation.quorum=2", "federation.rounds=1", "engine.deadline=60")
+    played = Played(configured("lwe-secagg", 3, *settings), out, "make_held")
+    dying = played.gate(2, 1)
+    with played.trial() as trial:
+        run = played.start(trial)
+        waited(dying.with_suffix(".waiting"))
+        trial.stop("client-2", signal.SIGKILL)
+        played.follow(trial, run)
+        played.late = [node.name for node in played.nodes.values() if not list(node.glob("runs/*/finished"))]
+        dying.unlink()
+        trial.bring_back("client-2")
+        while trial.status(run) != "finished:completed":
+            time.sleep(1)
+        played.start(trial)
+        waited(next((played.nodes["client-2"] / "runs").glob("*")) / "finished")
+        while played.folder.checkpoint.exists():
+            time.sleep(0.2)
+    return played
+
+
+def play_restart(out):
+    """The SuperLink is killed after round 1 and started again."""
+    played = Played(configured("ckks-fedavg", 2, "federation.quorum=2", "federation.rounds=3"), out)
+    with played.trial() as trial:
+        played.start(trial)
+        waited(played.folder.lines)
         trial.stop("superlink", signal.SIGKILL)
         trial.start_link()
-        for name in nodes:
+        for name in played.nodes:
             if trial.processes[name].poll() is not None:
                 trial.bring_back(name)
-        run = started(trial, folder, tmp_path)
-        result = follow(trial, run, folder, lambda _: None, tmp_path / "logs")
-    lines = folder.read_lines()
-    assert [line.round for line in lines] == [1, 2, 3]
-    assert result.rounds == 3
-    assert [outcome(line) for line in lines] == [outcome(line) for line in locally(config, tmp_path / "local")]
+        played.follow(trial, played.start(trial))
+    return played.play_locally()
 
 
-def test_a_node_that_is_not_registered_is_turned_away(tmp_path):
-    config = configured("fedavg", 1)
-    _, nodes = laid_out(config, tmp_path)
+@pytest.fixture(scope="module")
+def playing(tmp_path_factory):
+    """Each on a SuperLink of its own; a test waits for the one that it asks about."""
+    plays = {"rescue": play_rescue, "restart": play_restart, "loss": play_loss}
+    places = {name: tmp_path_factory.mktemp(name) for name in [*plays, *METHODS]}
+    with ThreadPoolExecutor(len(places)) as threads:
+        going = {name: threads.submit(play, places[name]) for name, play in plays.items()}
+        yield going | {method: threads.submit(play_as_locally, method, places[method]) for method in METHODS}
+
+
+# What came of them
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_on_flower_equals_one_in_a_single_process(method, playing):
+    played = playing[method].result()
+    assert [outcome(line) for line in played.lines()] == [outcome(line) for line in played.local]
+    assert played.lines()[-1].metrics["accuracy"] > 0.5
+    assert played.folder.read_result()["rounds"] == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_silo_keeps_a_ledger_of_its_own(method, playing):
+    for name, node in playing[method].result().nodes.items():
+        sent = [json.loads(line) for line in (node / "ledger.jsonl").read_text().splitlines()]
+        assert {one["client"] for one in sent} == {name}
+        assert {one["round"] for one in sent} >= {1, 2}
+
+
+def test_the_lead_sealed_its_secrets_to_the_silo_that_had_none(playing):
+    lead, silo = (KeyFolder(node) for node in playing["paraaegis-static"].result().nodes.values())
+    assert lead.key_id == silo.key_id
+
+
+@pytest.mark.parametrize("name", [*METHODS, "rescue", "loss", "restart"])
+def test_the_server_opens_no_key_file(name, playing):
+    played = playing[name].result()
+    secret = ("/keys", "/identity", "/approved.toml")
+    assert any(path.endswith("paraaegis_app/app.py") for path in played.opened("superlink"))  # the ServerApp is traced
+    assert not [path for path in played.opened("superlink") if path.endswith(secret)]
+    assert [path for path in played.opened("client-0") if path.endswith(secret)]  # the trace would show them
+
+
+def test_the_server_holds_no_secret(playing):
+    """Its memory was searched while the run went on; an assertion there would have failed it."""
+    played = playing["paraaegis-static"].result()
+    assert memory_holds(os.getpid(), [make_keys(played.config).vote])  # the search can find
+    if played.watched == {FORBIDDEN}:
+        pytest.skip("this system does not let a process look into the memory of another")
+    assert any(b"flwr-serverapp" in name for name in played.watched)
+    assert any(b"flower-superlink" in name for name in played.watched)
+
+
+def test_a_node_killed_in_a_round_leaves_a_round_that_stands_and_gets_a_peers_model_when_it_is_back(playing):
+    played = playing["rescue"].result()
+    lines = played.lines()
+    assert [len(line.clients) for line in lines] == [2, 2, 2, 3]
+    assert ["client-2" in line.dropped for line in lines] == [True, True, True, False]
+    assert "needs the aggregates of rounds" in lines[2].dropped["client-2"]
+    assert "snapshot" in lines[3].bytes_up
+    first, *others = played.models()
+    assert all(np.array_equal(first, model) for model in others)
+
+
+def test_key_shares_survive_a_dropout_and_who_was_away_at_the_end_is_given_the_model(playing):
+    played = playing["loss"].result()
+    (line,) = played.lines()
+    assert line.clients == ["client-0", "client-1"]
+    assert played.late == ["client-2"]
+    first, *others = played.models()
+    assert first.any()
+    assert all(np.array_equal(first, model) for model in others)
+    assert not played.folder.history.folder.exists()
+
+
+def test_a_superlink_that_is_killed_and_restarted_resumes_the_run_from_the_last_round(playing):
+    played = playing["restart"].result()
+    assert [line.round for line in played.lines()] == [1, 2, 3]
+    assert played.folder.read_result()["rounds"] == 3
+    assert [outcome(line) for line in played.lines()] == [outcome(line) for line in played.local]
+
+
+def test_a_node_that_is_not_registered_is_turned_away_and_no_process_is_left_behind(tmp_path):
+    played = Played(configured("fedavg", 1), tmp_path / "run")
     stranger = tmp_path / "stranger"
     stranger.mkdir()
-    with Trial(tmp_path, nodes) as trial:
-        trial._nodes["stranger"] = stranger
-        from paraaegis.engines.flower.certificates import make_node_key
-
-        trial._keys["stranger"] = make_node_key(tmp_path / "nodes", "stranger")
+    with played.trial() as trial:
+        trial.nodes["stranger"] = stranger
+        trial.keys["stranger"] = make_node_key(tmp_path / "strangers", "stranger")
         trial.start_node("stranger")
-        log = tmp_path / "logs" / "stranger.log"
-        until = time.monotonic() + 40
+        log = tmp_path / "run" / "flower" / "logs" / "stranger.log"
+        until = time.monotonic() + 60
         while trial.processes["stranger"].poll() is None and time.monotonic() < until:
             if "auth" in log.read_text().lower():
                 break
             time.sleep(0.5)
         listed = trial.flwr("supernode", "list", "trial", "--format", "json")
+        assert all(trial.family(name) for name in trial.processes if name != "stranger")
     assert len(listed["nodes"]) == 1
+    assert "auth" in log.read_text().lower()
     assert "SuperNode ID" not in log.read_text()
+    assert not any(trial.family(name) for name in ("superlink", *trial.nodes))
 
 
-def open_files(pid):
-    found = set()
-    for link in Path(f"/proc/{pid}/fd").glob("*"):
-        try:
-            found.add(str(link.readlink()))
-        except OSError:
-            continue
-    return found
+def test_the_programs_of_flower_are_missed_by_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with (
+        pytest.raises(RunError, match=r"flower-superlink is not installed; run: pip install 'paraaegis\[flower\]'"),
+        Trial(tmp_path, {}),
+    ):
+        pass
+    assert free_port() > 0
+
+
+# Looking into processes
 
 
 def memory_holds(pid, secrets):
@@ -261,7 +337,6 @@ def watch(trial, secrets):
     seen = set()
     for pid in trial.family("superlink"):
         try:
-            assert not any(file.endswith(("/keys", "/identity")) for file in open_files(pid))
             assert not memory_holds(pid, secrets)
             seen.add(Path(f"/proc/{pid}/cmdline").read_bytes())
         except PermissionError:
@@ -269,22 +344,3 @@ def watch(trial, secrets):
         except (FileNotFoundError, ProcessLookupError):
             continue
     return seen
-
-
-def test_a_trial_leaves_no_process_behind(tmp_path):
-    config = configured("fedavg", 1)
-    _, nodes = laid_out(config, tmp_path)
-    with Trial(tmp_path, nodes) as trial:
-        families = [trial.family(name) for name in trial.processes]
-        assert all(families)
-    assert not any(trial.family(name) for name in ("superlink", *nodes))
-
-
-def test_the_programs_of_flower_are_missed_by_name(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with (
-        pytest.raises(RunError, match=r"flower-superlink is not installed; run: pip install 'paraaegis\[flower\]'"),
-        Trial(tmp_path, {}),
-    ):
-        pass
-    assert free_port() > 0

@@ -200,6 +200,13 @@ def test_a_total_that_changes_within_a_run_is_refused():
     playing.send(ME, playing.begin(2, aggregate))
 
 
+def test_a_client_whose_data_changed_within_a_run_sends_nothing():
+    playing = hand(*FEDAVG)
+    aggregate = playing.round(1)
+    playing.learners[ME].samples = 9
+    refused(playing, playing.begin(2, aggregate), "began this run with 10 samples and has 9 now")
+
+
 def test_a_total_below_its_own_weight_is_refused():
     refused(hand(), hand().begin(1, total=9), "total weight must be at least 10, got 9")
 

@@ -137,6 +137,13 @@ def test_a_client_that_comes_back_with_other_data_stops_the_run():
         Served(playing, honest, state).run()
 
 
+def test_a_state_that_is_older_than_its_clients_is_refused():
+    playing = hand(FEDAVG)
+    served(playing)
+    with pytest.raises(ProtocolError, match="client-0 is past round 3, the server's state is of round 0: it is old"):
+        served(playing)
+
+
 # Clients that fail
 
 
@@ -316,6 +323,79 @@ def test_a_lost_goodbye_does_not_spoil_the_run():
     done = served(hand(FEDAVG), lost("client-4", Finish, number=3))
     assert [len(line.clients) for line in done.lines] == [5, 5, 5]
     assert done.lines[-1].metrics["accuracy"] == done.model()[0]
+
+
+def absent(client, until=lambda _: False):
+    """A carrier that does not reach one client, until it does."""
+    return lambda name, request, answer: None if name == client and not until(request) else answer()
+
+
+@each_method
+def test_a_run_goes_on_with_a_quorum_and_who_comes_later_catches_up(settings):
+    stored = []
+    first = Served(hand(*settings, rounds=4), honest)
+    first.run(lambda state: stored.append((encode_state(state), list(state.history), dict(first.hand.states))))
+    data, history, states = stored[0]
+    playing = hand(*settings, rounds=4)
+    playing.states = states
+    state = msgspec.structs.replace(decode_state(data), history=history)
+    back = absent("client-4", lambda request: request.where.number >= 3)
+    rest = Served(playing, back, state).run()
+    assert [len(line.clients) for line in rest.lines] == [5, 4, 5, 5]
+    np.testing.assert_array_equal(rest.model("client-4"), rest.model())
+
+
+def test_a_run_does_not_go_on_without_a_quorum():
+    playing = hand(FEDAVG, quorum=5)
+    state = ServerState(weights=dict(playing.weights), seen=dict.fromkeys(playing.weights, 0))
+    with pytest.raises(ProtocolError, match="not everyone joined: client-4"):
+        Served(playing, absent("client-4"), state).run()
+
+
+@each_method
+def test_a_client_that_was_away_at_the_end_gets_the_last_model_when_the_run_is_served_once_more(settings):
+    done = served(hand(*settings), absent("client-4", lambda request: request.where.number < 2))
+    assert done.desk.state.late == ["client-4"]
+    rounds, lines = done.hand.learners["client-0"].trained, len(done.lines)
+    again = Served(done.hand, honest, done.desk.state).run(over=True)
+    np.testing.assert_array_equal(again.model("client-4"), again.model())
+    assert not done.desk.state.late
+    assert (done.hand.learners["client-0"].trained, len(done.lines) + len(again.lines)) == (rounds, lines)
+
+
+def test_a_client_that_lost_its_last_states_is_brought_up_to_date():
+    stored = []
+    first = Served(hand(FEDAVG), honest)
+    first.run(lambda state: stored.append((encode_state(state), list(state.history), dict(first.hand.states))))
+    data, history, states = stored[1]
+    playing = hand(FEDAVG)
+    playing.states = {**states, "client-2": stored[0][2]["client-2"]}  # a round older than the server knows
+    rest = Served(playing, honest, msgspec.structs.replace(decode_state(data), history=history)).run()
+    assert rest.lines[-1].clients == list(playing.silos)
+    np.testing.assert_array_equal(rest.model("client-2"), first.model())
+
+
+def test_nobody_seals_models_for_a_client_that_does_not_answer_and_it_is_rescued_when_it_is_back():
+    peeked = []
+
+    def meddle(client, request, answer):
+        if isinstance(request, Peek):
+            peeked.append(request.where.number)
+        if client == "client-4" and 2 <= request.where.number <= 6:
+            return None
+        try:
+            return answer()
+        except ProtocolError as error:
+            return str(error)
+
+    playing = Hand(
+        np.ones((5, 1, LENGTH)), FEDAVG, "federation.quorum=4", "federation.history=2", rounds=10, samples=SAMPLES
+    )
+    done = served(playing, meddle)
+    assert [len(line.clients) for line in done.lines] == [5, 4, 4, 4, 4, 4, 4, 5, 5, 5]
+    assert "needs the aggregates" in done.lines[6].dropped["client-4"]
+    assert peeked == [8]
+    np.testing.assert_array_equal(done.model("client-4"), done.model())
 
 
 # Sampling

@@ -97,6 +97,16 @@ def test_a_damaged_state_is_refused_by_name(opened, tmp_path, spoil):
         opened().state()
 
 
+def test_when_a_run_is_over_those_that_were_over_before_go_and_an_interrupted_one_stays(opened, tmp_path):
+    for run in ("first", "interrupted", "last"):
+        store = opened(tmp_path / run)
+        store.save(STATE)
+        if run != "interrupted":
+            store.finish()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["interrupted", "last"]
+    assert same(opened(tmp_path / "last").state(), STATE)
+
+
 def test_a_second_process_waits_for_the_first(tmp_path):
     code = "import sys, pathlib, paraaegis.engines.flower.store as s; s.Store(pathlib.Path(sys.argv[1]))"
     with Store(tmp_path), pytest.raises(subprocess.TimeoutExpired):

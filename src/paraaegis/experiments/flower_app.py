@@ -31,29 +31,37 @@ def server_app(holdout: bool = True) -> ServerApp:
         folder = RunFolder(Path(str(settings["folder"])))
         config = load_resolved(folder.config)
         with folder.claimed(config, fresh=False):
-            if folder.read_result() is None:
+            if folder.read_result() is None or folder.checkpoint.exists():
                 serve_run(config, folder, connect(config.engine.deadline, config.federation.quorum, _say), holdout)
 
     return make_server_app(run)
 
 
 def serve_run(config: Config, folder: RunFolder, carrier: GridCarrier, holdout: bool) -> None:
-    """Serve a run, or what is left of it. Every round is kept on disk before the next one begins."""
-    names = client_names(config)
-    length = carrier.meet(names, config.engine.deadline)
-    carrier.enrol(names)
-    stored = folder.restore()
+    """Serve a run, or what is left of it. Every round is kept on disk before the next one begins.
+
+    A run that is over is served once more where a client was away at its end and lacks the last model.
+    """
+    names, stored = client_names(config), folder.restore()
+    present = carrier.meet(names, config.engine.deadline, len(names) if stored is None else config.federation.quorum)
+    carrier.enrol(present)
     if stored is None:
         state = ServerState(run=run_name(config))
     else:
         state = stored[0]
         state.attempt += 1  # what the interrupted round sent may be out already: its order is not used again
     folder.save(state, {})
-    plan = check(config, make_plan(config, names, length, evaluators(config, holdout), state.run))
+    plan = check(config, make_plan(config, names, carrier.length(present), evaluators(config, holdout), state.run))
     with Pool(config.engine.processes) as pool:
         desk = Desk(plan, find_method(config.protect.method).server(config, pool), state, folder.history.keep)
-        drive(serve(desk), carrier.carry, folder.append, lambda kept: folder.save(kept, {}))
-    complete(config, folder, state.stopped)
+        drive(
+            serve(desk, over=folder.result.exists()), carrier.carry, folder.append, lambda kept: folder.save(kept, {})
+        )
+    if state.late:
+        _say(
+            f"{', '.join(state.late)} lack the last model; once they are connected, start the run again to hand it over"
+        )
+    complete(config, folder, state.stopped, keep=bool(state.late))
 
 
 def run_name(config: Config) -> str:

@@ -3,7 +3,7 @@
     config.toml       what was run, every default filled in
     rounds.jsonl      one line a round
     ledger.jsonl      every release, written before it was sent; never shortened
-    checkpoint.npz    what a resumed run needs, readable by its owner alone; removed when the run is complete
+    checkpoint.npz    what a resumed run needs, readable by its owner alone; removed when every client has the end
     history/          aggregates that a client may still need
     keys              the clients' secrets while the run goes on, readable by its owner alone
     model.pt          the final model, for plain torch
@@ -204,11 +204,12 @@ class RunFolder:
             self.lines, lambda file: file.writelines(msgspec.json.encode(line) + b"\n" for line in lines[:count])
         )
 
-    def complete(self, result: Mapping[str, Any]) -> None:
-        """Write the result, then remove what only an unfinished run needs."""
+    def complete(self, result: Mapping[str, Any], keep: bool = False) -> None:
+        """Write the result, then remove what only an unfinished run needs, unless it is to be kept."""
         content = msgspec.json.format(msgspec.json.encode(result), indent=2)
         write_whole(self.result, lambda file: file.write(content + b"\n"))
-        self.tidy()
+        if not keep:
+            self.tidy()
 
     def tidy(self) -> None:
         """Remove what a complete run no longer needs, and what a kill left half-written."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from paraaegis.config import Config, load_config
 from paraaegis.crypto.keys import load_identity, load_keys
+from paraaegis.crypto.pool import SecretPool
 from paraaegis.errors import ConfigError
 from paraaegis.experiments.enrolment import KeyFolder
 from paraaegis.experiments.wire import check, make_plan, make_silo, resolve
@@ -25,6 +27,7 @@ from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.types import Arrays, Learner, Metrics, Vector
 
+WORTH = 500_000  # values that one process encrypts in about the time that another takes to start
 MakeLearner = Callable[[Config, str], Learner]
 SaveModel = Callable[[Config, Path, Vector], None]
 
@@ -116,28 +119,32 @@ class SiloNode:
     def _made(self) -> Learner:
         return self.make_learner(self.config, self.name)
 
-    @property
-    def length(self) -> int:
-        """Values in the model."""
-        return self._facts.length
-
     @cached_property
     def _facts(self) -> _Facts:
-        """What is asked of a learner in every message; worked out once and kept beside its configuration."""
-        path, digest = self.folder / "facts.json", self.config.digest()
-        if path.exists() and (known := msgspec.json.decode(path.read_bytes(), type=_Facts)).config == digest:
-            return known
-        facts = _Facts(config=digest, length=int(self._made.initial().size), samples=self._made.samples)
-        write_whole(path, lambda file: file.write(msgspec.json.encode(facts)))
+        """What is asked of a learner in every message, as the node's last introduction found it."""
+        path = self.folder / "facts.json"
+        if path.exists():
+            known = msgspec.json.decode(path.read_bytes(), type=_Facts)
+            if known.config == self.config.digest():
+                return known
+        return self._find_facts()
+
+    def _find_facts(self) -> _Facts:
+        made = self._made
+        facts = _Facts(config=self.config.digest(), length=int(made.initial().size), samples=made.samples)
+        write_whole(self.folder / "facts.json", lambda file: file.write(msgspec.json.encode(facts)))
         return facts
 
     @property
     def _secrets(self) -> KeyFolder:
         return KeyFolder(self.folder)
 
-    def card(self) -> dict[str, str | bytes | bool]:
-        """What enrolment asks for."""
-        return {"public": self._secrets.public, "key_id": self._secrets.key_id, "leads": self._secrets.leads}
+    def card(self) -> dict[str, str | int | bytes | bool]:
+        """How it introduces itself: name, length of the model, and what enrolment asks for. The data is read anew."""
+        secrets = self._secrets
+        length = self._find_facts().length
+        known: dict[str, str | bytes] = {"name": self.name, "public": secrets.public, "key_id": secrets.key_id}
+        return {**known, "length": length, "leads": secrets.leads}
 
     def seal(self, publics: dict[str, bytes]) -> dict[str, bytes]:
         """As lead: the federation's secrets, sealed to approved silos."""
@@ -147,16 +154,20 @@ class SiloNode:
         """Take up secrets that the lead sealed to this silo."""
         self._secrets.open(sealed, self.name, lead_public)
 
-    def silo(self, run: str) -> Silo:
-        """The node's client of a run."""
+    @contextmanager
+    def silo(self, run: str) -> Iterator[Silo]:
+        """The node's client of a run; many values are encrypted by processes that end with the context."""
         config, keys = self.config, load_keys(self.folder / "keys")
-        plan = check(
-            config, make_plan(config, client_names(config), self.length, evaluators(config, self.holdout), run)
-        )
-        half = find_method(config.protect.method).client(Materials(config, keys, run))
-        silo = make_silo(config, plan, self.name, self.learner, keys, half, Once())
-        ledger = Ledger(budget(config), self.folder / "ledger.jsonl")
-        return replace(silo, ledger=ledger, holdout=self.holdout, identity=load_identity(self.folder / "identity"))
+        names, length = client_names(config), self._facts.length
+        plan = check(config, make_plan(config, names, length, evaluators(config, self.holdout), run))
+        with SecretPool(config.engine.processes) as pool:
+            half = find_method(config.protect.method).client(Materials(config, keys, run, pool))
+            encrypted = plan.k(1) if half.votes else length
+            pool.workers = max(1, min(pool.workers, encrypted // WORTH))
+            silo = make_silo(config, plan, self.name, self.learner, keys, half, Once())
+            ledger = Ledger(budget(config), self.folder / "ledger.jsonl")
+            identity = load_identity(self.folder / "identity")
+            yield replace(silo, ledger=ledger, holdout=self.holdout, identity=identity)
 
     def finished(self, state: ClientState) -> None:
         """Keep the final model."""

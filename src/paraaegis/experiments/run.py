@@ -106,10 +106,10 @@ def _run(
         return complete(config, folder, stopped)
 
 
-def complete(config: Config, folder: RunFolder, stopped: str) -> Result:
-    """Write the result of a run whose lines are all there."""
+def complete(config: Config, folder: RunFolder, stopped: str, keep: bool = False) -> Result:
+    """Write the result of a run whose lines are all there; `keep`: a client still needs the last aggregates."""
     result = summarise(config, folder, stopped)
-    folder.complete(msgspec.to_builtins(result))
+    folder.complete(msgspec.to_builtins(result), keep)
     return result
 
 

@@ -52,7 +52,7 @@ def step(silo: Silo, state: ClientState, message: Message) -> tuple[ClientState,
     """Answer one message."""
     match message:
         case RollCall():
-            return state, _hello(silo, message)
+            return state, _hello(silo, state, message)
         case Begin():
             return _begin(silo, state, message)
         case Elected():
@@ -66,7 +66,7 @@ def step(silo: Silo, state: ClientState, message: Message) -> tuple[ClientState,
     raise ProtocolError(f"a client does not answer {type(message).__name__}")
 
 
-def _hello(silo: Silo, message: RollCall) -> Hello:
+def _hello(silo: Silo, state: ClientState, message: RollCall) -> Hello:
     plan, where = silo.plan, silo.plan.where(0)
     expect(message, RollCall, where)
     samples, least = silo.learner.samples, max(1, plan.min_samples)
@@ -82,6 +82,7 @@ def _hello(silo: Silo, message: RollCall) -> Hello:
         weight=plan.weight(samples),
         fingerprint=fingerprint(silo.vote_key, plan.run, 0, 0, test, silo.ckks_id),
         public=silo.identity[1],
+        applied=state.applied,
     )
 
 
@@ -91,7 +92,7 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
     expect(message, Begin, where)
     _check_begin(silo, state, message)
     watch = Stopwatch()  # its dict is the report's: phases that follow are in it when the reply is packed
-    state = replace(state, total=message.total, heaviest=message.heaviest)
+    state = _weighed(silo, state, message)
     state = _rescued(silo, state, message.rescue)
     state, report = _catch_up(silo, state, message.aggregates, number - 1, watch)
     if not message.train:
@@ -182,8 +183,7 @@ def _finish(silo: Silo, state: ClientState, message: Finish) -> tuple[ClientStat
     last = message.where.number
     where = silo.plan.where(last)
     expect(message, Finish, where)
-    _check_weights(silo, state, message)
-    state = replace(state, total=message.total, heaviest=message.heaviest)
+    state = _weighed(silo, state, message)
     state = _rescued(silo, state, message.rescue)
     state, report = _catch_up(silo, state, message.aggregates, last, Stopwatch())
     return state, Reported(where=where, report=report)
@@ -238,7 +238,6 @@ def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:
             f"{silo.name} answered round {state.number}, attempt {state.attempt} already; it answers each once and "
             f"in order, got round {number}, attempt {attempt}"
         )
-    _check_weights(silo, state, message)
     members = silo.plan.members(number)
     if message.train and silo.name not in members:
         raise ProtocolError(f"{silo.name} is not drawn for round {number} and does not train in it")
@@ -246,12 +245,17 @@ def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:
         raise ProtocolError(f"round {number} has the members {members}, got keys of {tuple(message.publics)}")
 
 
-def _check_weights(silo: Silo, state: ClientState, message: Begin | Finish) -> None:
-    """The total and the heaviest weight are fixed for a run; they scale values and shared noise."""
+def _weighed(silo: Silo, state: ClientState, message: Begin | Finish) -> ClientState:
+    """Its own, the total and the heaviest weight are fixed for a run; they scale values and shared noise."""
     own, total, heaviest = silo.plan.weight(silo.learner.samples), message.total, message.heaviest
+    if state.weight not in (0, own):
+        raise ProtocolError(
+            f"{silo.name} began this run with {state.weight} samples and has {own} now: begin a new run"
+        )
     if total < own or state.total not in (0, total):
         raise ProtocolError(f"the total weight must be {state.total or f'at least {own}'}, got {total}")
     if not own <= heaviest <= total or state.heaviest not in (0, heaviest):
         raise ProtocolError(f"the heaviest weight must be {state.heaviest or f'{own} to {total}'}, got {heaviest}")
     if silo.plan.uniform and (total, heaviest) != (len(silo.plan.clients), 1):
         raise ProtocolError(f"{len(silo.plan.clients)} clients of weight 1 were expected, got {total} and {heaviest}")
+    return replace(state, weight=own, total=total, heaviest=heaviest)

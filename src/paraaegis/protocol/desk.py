@@ -42,11 +42,12 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back from a client: frames, or why there are none."""
+    """What came back from a client: frames, or why there are none; `lost` if it was not the client that said so."""
 
     client: str
     frames: Frames = ()
     error: str = ""
+    lost: bool = False
 
 
 class Closable(Protocol):
@@ -70,7 +71,7 @@ class Desk:
 
     def __init__(self, plan: Plan, half: ServerHalf, state: ServerState, keep: Keep = lambda past: past) -> None:
         self.plan, self.half, self.state, self._keep = plan, half, state, keep
-        self.publics: dict[str, bytes] = {}  # learnt anew at every start
+        self._silent: set[str] = set()  # who did not answer when it was last asked
         self.rescues: dict[str, Rescue] = {}
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}
@@ -99,11 +100,13 @@ class Desk:
         while reply is not None:
             if reply.client in waiting:
                 waiting.discard(reply.client)
+                (self._silent.add if reply.lost else self._silent.discard)(reply.client)
                 if self._take(line, reply, take):
                     answered.append(reply.client)
             if not waiting:
                 break
             reply = yield None
+        self._silent |= waiting
         line.dropped.update(dict.fromkeys(sorted(waiting), "did not answer in time"))
         return sorted(answered, key=self.plan.clients.index)
 
@@ -157,9 +160,12 @@ class Desk:
         )
 
     def rescue(self, line: Line, where: Where, clients: Collection[str]) -> Steps:
-        """Where the kept aggregates no longer reach a client, ask the one that is furthest for its model."""
+        """Where the kept aggregates no longer reach a client, ask the one that is furthest for its model.
+
+        A silent client is not waited upon: it says what it lacks when it is back, and gets it in the next round.
+        """
         oldest = min((past.number for past in self.state.history), default=1)
-        late = [client for client in clients if self.state.seen[client] + 1 < oldest]
+        late = [client for client in clients if self.state.seen[client] + 1 < oldest and client not in self._silent]
         self.rescues = {}
         if not late:
             return
@@ -168,8 +174,9 @@ class Desk:
             snapshot = expect(reply, Snapshot, where)
             self.rescues = {client: Rescue(snapshot.applied, sealed) for client, sealed in snapshot.sealed.items()}
 
-        for peer in sorted(set(self.plan.clients) - set(late), key=lambda name: -self.state.seen[name]):
-            request = Peek(where=where, receivers={client: self.publics[client] for client in late})
+        peers = set(self.plan.clients) - set(late) - self._silent
+        for peer in sorted(peers, key=lambda name: -self.state.seen[name]):
+            request = Peek(where=where, receivers={client: self.state.publics[client] for client in late})
             yield from self.ask(line, {peer: request}, take)
             if self.rescues:
                 return
@@ -181,7 +188,7 @@ class Desk:
     def begins(self, where: Where, members: set[str]) -> dict[str, Message]:
         """The round's first messages."""
         weights = self.weights
-        publics = {client: self.publics[client] for client in sorted(members, key=self.plan.clients.index)}
+        publics = {client: self.state.publics[client] for client in sorted(members, key=self.plan.clients.index)}
         return {
             client: Begin(
                 where=where,

@@ -75,6 +75,7 @@ class Hello(Message, frozen=True, tag="hello"):
     weight: int
     fingerprint: str
     public: bytes = b""  # to which key shares for this client are sealed
+    applied: int = 0  # rounds in its model
 
 
 class Begin(Message, frozen=True, tag="begin"):

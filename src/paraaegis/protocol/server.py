@@ -15,19 +15,25 @@ from paraaegis.protocol.round import serve_round
 from paraaegis.protocol.state import Line, ServerState
 
 
-def serve(desk: Desk) -> Steps:
-    """All rounds, or what is left of them."""
+def serve(desk: Desk, over: bool = False) -> Steps:
+    """All rounds, or what is left of them; `over`: only the last model, for clients that were away at the end."""
     yield from _roll_call(desk)
-    for number in range(desk.state.number + 1, desk.plan.rounds + 1):
-        yield from serve_lwe_round(desk, number) if desk.half.shares else serve_round(desk, number)
-        if desk.state.stopped:
-            break
-        yield desk.state
+    if not over:
+        yield from _rounds(desk)
     yield from _finish(desk)
 
 
+def _rounds(desk: Desk) -> Steps:
+    desk.state.stopped = ""
+    for number in range(desk.state.number + 1, desk.plan.rounds + 1):
+        yield from serve_lwe_round(desk, number) if desk.half.shares else serve_round(desk, number)
+        if desk.state.stopped:
+            return
+        yield desk.state
+
+
 def _roll_call(desk: Desk) -> Steps:
-    """Everyone must have the same configuration, first model and secret order."""
+    """Everyone must have the same configuration, first model and secret order; a resumed run needs a quorum only."""
     plan, state, where = desk.plan, desk.state, desk.plan.where(0)
     hellos: dict[str, Hello] = {}
     line = Line(round=0, ratio=0, elected=0)
@@ -36,20 +42,26 @@ def _roll_call(desk: Desk) -> Steps:
         hellos[client] = expect(reply, Hello, where)
 
     yield from desk.ask(line, dict.fromkeys(plan.clients, RollCall(where=where)), take)
-    if line.dropped:
+    if line.dropped and (not state.weights or len(hellos) < plan.quorum):
         missing = "; ".join(f"{client}: {why}" for client, why in line.dropped.items())
         raise ProtocolError(f"not everyone joined: {missing}")
     same({client: hello.config for client, hello in hellos.items()}, "configurations", plan.config)
     same({client: hello.model for client, hello in hellos.items()}, "first models")
     same({client: hello.fingerprint for client, hello in hellos.items()}, "secret orders or CKKS keys")
-    weights, least = {client: hellos[client].weight for client in plan.clients}, 1 if plan.uniform else plan.min_samples
+    weights = {**state.weights, **{client: hello.weight for client, hello in hellos.items()}}
+    least = 1 if plan.uniform else plan.min_samples
     if few := [client for client, weight in weights.items() if weight < max(1, least)]:
         raise ProtocolError(f"{few[0]} has {weights[few[0]]} samples, at least {max(1, least)} are needed")
+    if ahead := [client for client, hello in hellos.items() if hello.applied > state.number]:
+        found = hellos[ahead[0]].applied
+        raise ProtocolError(
+            f"{ahead[0]} is past round {found}, the server's state is of round {state.number}: it is old"
+        )
     if state.weights not in ({}, weights):
         raise ProtocolError(f"clients came back with other sample counts: {state.weights} became {weights}")
-    state.weights, state.stopped = weights, ""
-    desk.publics = {client: hello.public for client, hello in hellos.items()}
-    state.seen = state.seen or dict.fromkeys(weights, 0)
+    state.weights = {client: weights[client] for client in plan.clients}
+    state.publics.update({client: hello.public for client, hello in hellos.items()})
+    state.seen.update({client: hello.applied for client, hello in hellos.items()})
 
 
 def _finish(desk: Desk) -> Steps:

@@ -29,6 +29,7 @@ class ClientState:
     number: int = 0
     attempt: int = 0
     applied: int = 0
+    weight: int = 0  # its own, fixed for the run
     total: int = 0  # W, fixed for the run
     heaviest: int = 0  # the largest weight in it
     residual: Vector | None = None  # feedback: what goes into the next update
@@ -75,11 +76,17 @@ class ServerState(msgspec.Struct, kw_only=True):
     number: int = 0  # rounds finished
     attempt: int = 0  # of every round from here on; a run that goes on with fresh noise must not repeat an order
     weights: dict[str, int] = {}  # of enrolled clients: sample counts, or 1 each
+    publics: dict[str, bytes] = {}  # of enrolled clients: what shares and models for them are sealed to
     seen: dict[str, int] = {}  # the last round each client has applied
     history: list[Aggregate] = []  # kept apart from the rest of the state, see encode_state
     lines: int = 0  # written so far
     pending: Line | None = None  # the last round's line, whose metrics have not come yet
     stopped: str = ""  # why the run ended before its last round
+
+    @property
+    def late(self) -> list[str]:
+        """Clients that lack rounds which are finished."""
+        return [client for client, applied in self.seen.items() if applied < self.number]
 
 
 def encode_state(state: ServerState) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,17 +23,12 @@ __all__ = ["ClientApp", "Node", "answer", "make_client_app"]
 
 
 class Node(Protocol):
-    """What a node brings: its name and folder, the length of its model, and its client of a run."""
+    """What a node brings: its folder, how it introduces itself, and its client of a run."""
 
-    name: str
     folder: Path
 
-    @property
-    def length(self) -> int:
-        """Values in the model."""
-
-    def card(self) -> dict[str, str | bytes | bool]:
-        """What enrolment asks for: `public` key, `key_id` of the secrets that it has, whether it `leads`."""
+    def card(self) -> dict[str, str | int | bytes | bool]:
+        """The fields of a Card."""
 
     def seal(self, publics: dict[str, bytes]) -> dict[str, bytes]:
         """As lead: the federation's secrets, sealed to these silos."""
@@ -40,8 +36,8 @@ class Node(Protocol):
     def open(self, sealed: bytes, lead_public: bytes) -> None:
         """Take up secrets that the lead sealed."""
 
-    def silo(self, run: str) -> Silo:
-        """The node's client of the run of this name."""
+    def silo(self, run: str) -> AbstractContextManager[Silo]:
+        """The node's client of the run of this name, while the context lasts."""
 
     def finished(self, state: ClientState) -> None:
         """Told when a run is over, with the final model."""
@@ -53,11 +49,7 @@ def make_client_app(open_node: Callable[[Mapping[str, Any]], Node]) -> ClientApp
 
     @app.query("who")  # type: ignore[untyped-decorator]
     def who(message: Message, context: Context) -> Message:
-        def introduced() -> RecordDict:
-            node = open_node(context.node_config)
-            return RecordDict({"who": ConfigRecord({"name": node.name, "length": node.length, **node.card()})})
-
-        return _replied(message, introduced)
+        return _replied(message, lambda: RecordDict({"who": ConfigRecord(open_node(context.node_config).card())}))
 
     @app.query("seal")  # type: ignore[untyped-decorator]
     def seal(message: Message, context: Context) -> Message:
@@ -103,8 +95,7 @@ def answer(node: Node, frames: Frames) -> Frames:
     run = message.where.run
     if not run.replace("-", "").isalnum():
         raise ProtocolError(f"a run is named by letters and digits, got {run!r}")
-    silo = node.silo(run)
-    with Store(node.folder / "runs" / run) as store:
+    with node.silo(run) as silo, Store(node.folder / "runs" / run) as store:
         state = client.start(silo) if store.empty else store.state()
         trains = isinstance(message, Begin) and message.train
         again = trains and message.where.number == state.number  # a round that was interrupted is trained anew
@@ -113,6 +104,7 @@ def answer(node: Node, frames: Frames) -> Frames:
         new, reply = client.step(silo, state, message)
         if new is not state:
             store.save(new, silo.learner.state() if trains else None, again)
-    if isinstance(message, Finish):
-        node.finished(new)
+        if isinstance(message, Finish):
+            store.finish()
+            node.finished(new)
     return pack(reply)

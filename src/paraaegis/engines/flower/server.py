@@ -52,16 +52,23 @@ class GridCarrier:
         self._names: dict[int, str] = {}  # of nodes that said who they are
         self._cards: dict[str, Card] = {}
 
-    def meet(self, clients: Sequence[str], patience: float) -> int:
-        """Wait until all clients are there; the length of their models, which must be one."""
+    def meet(self, clients: Sequence[str], patience: float, enough: int) -> list[str]:
+        """Wait until all clients are there, or for as long as patience lasts if `enough` of them are; those who are."""
         until = time.monotonic() + patience
-        while missing := sorted(set(clients) - set(self._present())):
+        while missing := sorted(set(clients) - set(present := self._present())):
             if time.monotonic() > until:
+                if len(clients) - len(missing) >= enough:
+                    self._say(f"going on without {', '.join(missing)}, which may come later")
+                    break
                 raise ProtocolError(
                     f"{', '.join(missing)} did not come within {patience:.0f} s; there are "
                     f"{', '.join(sorted(self._names.values())) or 'none'}: are their nodes running and registered?"
                 )
             time.sleep(POLL)
+        return [client for client in clients if client in present]
+
+    def length(self, clients: Sequence[str]) -> int:
+        """The length of these clients' models, which must be one."""
         lengths = {client: self._cards[client].length for client in clients}
         if len(set(lengths.values())) != 1:
             raise ProtocolError(f"clients have models of different lengths: {lengths}")
@@ -111,7 +118,7 @@ class GridCarrier:
         messages = {}
         for client, frames in exchange.messages.items():
             if client not in present:
-                yield Reply(client, error="its node is not connected")
+                yield Reply(client, error="its node is not connected", lost=True)
                 continue
             messages[client] = Message(to_records(frames), present[client], "train.step", ttl=self._deadline)
         yield from self._replies(messages)
@@ -120,7 +127,7 @@ class GridCarrier:
         until = time.monotonic() + self._deadline
         for client, content, error in self._exchange(messages, until):
             if content is None:
-                yield Reply(client, error=error)
+                yield Reply(client, error=error, lost=True)
                 continue
             try:
                 yield Reply(client, spooled(from_records(content)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -93,6 +94,13 @@ class Store:
             else:
                 manifest.files[name] = self._write(name, array, manifest.written)
         self._replace(manifest)
+
+    def finish(self) -> None:
+        """The run is over: what is left of others that were, which nobody asks for any more, is removed."""
+        for past in self._folder.parent.glob("*/finished"):
+            if past.parent != self._folder:
+                shutil.rmtree(past.parent)
+        (self._folder / "finished").touch()
 
     def _part(self, part: str) -> Arrays:
         found = {

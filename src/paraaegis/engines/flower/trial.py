@@ -35,19 +35,19 @@ class Trial:
     """SuperLink and SuperNodes of a folder, one node a client folder. Stopped when the context is left."""
 
     def __init__(self, folder: Path, nodes: Mapping[str, Path]) -> None:
-        self._folder, self._nodes = folder.resolve(), dict(nodes)
+        self._folder, self.nodes = folder.resolve(), dict(nodes)
         self._port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # Flower starts its own
-        self._environment = os.environ | QUIET | {"FLWR_HOME": str(self._folder / "flwr"), "PATH": path}
-        self._keys: dict[str, tuple[Path, Path]] = {}
+        self.environment = os.environ | QUIET | {"FLWR_HOME": str(self._folder / "flwr"), "PATH": path}
+        self.keys: dict[str, tuple[Path, Path]] = {}
 
     def __enter__(self) -> Self:
         self._claim()
         try:
             self._prepare()
             self.start_link()
-            for name in self._nodes:
+            for name in self.nodes:
                 self.register(name)
                 self.start_node(name)
         except BaseException:
@@ -71,7 +71,7 @@ class Trial:
             raise RunError(
                 f"another trial is running in {self._folder}; wait for it or choose another --out"
             ) from error
-        for name in ["superlink", *self._nodes]:
+        for name in ["superlink", *self.nodes]:
             for pid in self.family(name):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -83,7 +83,7 @@ class Trial:
         connection = {"address": f"{HOST}:{self._port}", "root-certificates": str(self.authority)}
         content = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         (self._folder / "flwr" / "config.toml").write_text(tomli_w.dumps(content))
-        self._keys = {name: make_node_key(self._folder / "nodes", name) for name in self._nodes}
+        self.keys = {name: make_node_key(self._folder / "nodes", name) for name in self.nodes}
 
     def start_link(self) -> None:
         """Start the SuperLink and wait until it answers."""
@@ -107,12 +107,12 @@ class Trial:
 
     def register(self, name: str) -> None:
         """Let the SuperLink know a node's public key; others are turned away."""
-        self.flwr("supernode", "register", str(self._keys[name][1]), CONNECTION)
+        self.flwr("supernode", "register", str(self.keys[name][1]), CONNECTION)
 
     def start_node(self, name: str) -> None:
         """Start a SuperNode; its client's folder is all that it is told."""
-        config = f'name="{name}" folder="{self._nodes[name].resolve()}" simulation=true'
-        options = ["--root-certificates", self.authority, "--auth-supernode-private-key", self._keys[name][0]]
+        config = f'name="{name}" folder="{self.nodes[name].resolve()}" simulation=true'
+        options = ["--root-certificates", self.authority, "--auth-supernode-private-key", self.keys[name][0]]
         ports = ["--superlink", f"{HOST}:{self._port}", "--port", free_port()]
         self._start(name, [_tool("flower-supernode"), *ports, *options, "--node-config", config])
 
@@ -144,7 +144,7 @@ class Trial:
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """One of Flower's commands; what it prints as JSON, if it does."""
         command = [_tool("flwr"), *arguments]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)  # noqa: S603
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)  # noqa: S603
         start = done.stdout.find("{")
         found: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
         if done.returncode or not found.get("success", True):
@@ -187,7 +187,7 @@ class Trial:
         with self._log(name).open("ab") as log:
             self.processes[name] = subprocess.Popen(  # noqa: S603
                 [str(part) for part in command],
-                env=self._environment | {_MARK: f"{self._folder}:{name}"},
+                env=self.environment | {_MARK: f"{self._folder}:{name}"},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
