@@ -162,21 +162,21 @@ def play_rescue(out):
 
 def play_loss(out):
     """A node is killed in the only round of a run with key shares, and gets the model when the run is over."""
-    settings = ("federation.quorum=2", "federation.rounds=1", "engine.deadline=60")
-    played = Played(configured("lwe-secagg", 3, *settings), out, "make_held")
-    dying = played.gate(2, 1)
+    settings = ("federation.quorum=3", "federation.rounds=1", "engine.deadline=60")
+    played = Played(configured("lwe-secagg", 4, *settings), out, "make_held")
+    dying = played.gate(3, 1)
     with played.trial() as trial:
         run = played.start(trial)
         waited(dying.with_suffix(".waiting"))
-        trial.stop("client-2", signal.SIGKILL)
+        trial.stop("client-3", signal.SIGKILL)
         played.follow(trial, run)
         played.late = [node.name for node in played.nodes.values() if not list(node.glob("runs/*/finished"))]
         dying.unlink()
-        trial.bring_back("client-2")
+        trial.bring_back("client-3")
         while trial.status(run) != "finished:completed":
             time.sleep(1)
         played.start(trial)
-        waited(next((played.nodes["client-2"] / "runs").glob("*")) / "finished")
+        waited(next((played.nodes["client-3"] / "runs").glob("*")) / "finished")
         while played.folder.checkpoint.exists():
             time.sleep(0.2)
     return played
@@ -264,8 +264,8 @@ def test_a_node_killed_in_a_round_leaves_a_round_that_stands_and_gets_a_peers_mo
 def test_key_shares_survive_a_dropout_and_who_was_away_at_the_end_is_given_the_model(playing):
     played = playing["loss"].result()
     (line,) = played.lines()
-    assert line.clients == ["client-0", "client-1"]
-    assert played.late == ["client-2"]
+    assert line.clients == ["client-0", "client-1", "client-2"]
+    assert played.late == ["client-3"]
     first, *others = played.models()
     assert first.any()
     assert all(np.array_equal(first, model) for model in others)
@@ -290,13 +290,11 @@ def test_a_node_that_is_not_registered_is_turned_away_and_no_process_is_left_beh
         log = tmp_path / "run" / "flower" / "logs" / "stranger.log"
         until = time.monotonic() + 60
         while trial.processes["stranger"].poll() is None and time.monotonic() < until:
-            if "auth" in log.read_text().lower():
-                break
             time.sleep(0.5)
         listed = trial.flwr("supernode", "list", "trial", "--format", "json")
         assert all(trial.family(name) for name in trial.processes if name != "stranger")
     assert len(listed["nodes"]) == 1
-    assert "auth" in log.read_text().lower()
+    assert "Failed to activate SuperNode" in log.read_text()
     assert "SuperNode ID" not in log.read_text()
     assert not any(trial.family(name) for name in ("superlink", *trial.nodes))
 

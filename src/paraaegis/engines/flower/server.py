@@ -17,7 +17,7 @@ from paraaegis.protocol.desk import Exchange, Reply
 
 __all__ = ["Card", "Connect", "GridCarrier", "ServerApp", "make_server_app"]
 
-POLL = 0.2  # seconds between two looks for replies
+POLL, SLOWEST = 0.2, 2.0  # seconds between two looks for replies, at first and after a while: each look costs a request
 
 INTRODUCTION = 60.0  # seconds in which a newcomer says who it is
 Connect = Callable[[float, int, Callable[[str], None]], "GridCarrier"]  # of a deadline, a quorum, someone to tell
@@ -64,7 +64,7 @@ class GridCarrier:
                     f"{', '.join(missing)} did not come within {patience:.0f} s; there are "
                     f"{', '.join(sorted(self._names.values())) or 'none'}: are their nodes running and registered?"
                 )
-            time.sleep(POLL)
+            time.sleep(1.0)
         return [client for client in clients if client in present]
 
     def length(self, clients: Sequence[str]) -> int:
@@ -114,7 +114,7 @@ class GridCarrier:
         """
         until, enough = time.monotonic() + self._deadline, min(self._quorum, len(exchange.messages))
         while len(set(present := self._present()) & set(exchange.messages)) < enough and time.monotonic() < until:
-            time.sleep(POLL)
+            time.sleep(1.0)
         messages = {}
         for client, frames in exchange.messages.items():
             if client not in present:
@@ -137,6 +137,7 @@ class GridCarrier:
     def _exchange(self, messages: Mapping[str, Message], until: float) -> Iterator[tuple[str, RecordDict | None, str]]:
         """Push, then poll; each answer as content, or as an error in words."""
         waiting = dict(zip(self._grid.push_messages(messages.values()), messages, strict=True)) if messages else {}
+        pause = POLL
         while waiting and time.monotonic() < until:
             for identity in list(waiting):  # one at a time: several uploads at once need not fit into memory
                 reply = next(iter(self._grid.pull_messages([identity])), None)
@@ -148,7 +149,8 @@ class GridCarrier:
                 else:
                     yield client, reply.content, ""
             if waiting:
-                time.sleep(POLL)
+                time.sleep(pause)
+                pause = min(1.3 * pause, SLOWEST)
 
     def _present(self) -> dict[str, int]:
         """Connected nodes by the names of their clients; newcomers are asked."""
