@@ -58,6 +58,10 @@ class Played:
     local: list[Line] = field(default_factory=list)
     watched: set[bytes] = field(default_factory=set)
     late: list[str] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    alive: list[bool] = field(default_factory=list)
+    listed: int = 0
+    stopped: str = ""
 
     def __post_init__(self):
         self.folder, self.nodes = lay_out(self.config, self.out)
@@ -146,7 +150,7 @@ def play_as_locally(method, out):
 def play_rescue(out):
     """A node is killed in round 1; when it is back the history, one round here, no longer reaches it."""
     settings = ("federation.quorum=2", "federation.rounds=4", "federation.history=1", "engine.deadline=60")
-    played = Played(configured("paraaegis-feedback", 3, *settings), out, "make_held")
+    played = Played(configured("fedavg", 3, *settings), out, "make_held")
     dying, holding = played.gate(2, 1), played.gate(0, 2)
     with played.trial() as trial:
         run = played.start(trial)
@@ -184,7 +188,7 @@ def play_loss(out):
 
 def play_restart(out):
     """The SuperLink is killed after round 1 and started again."""
-    played = Played(configured("ckks-fedavg", 2, "federation.quorum=2", "federation.rounds=3"), out)
+    played = Played(configured("ckks-fedavg", 2, "federation.quorum=2", "federation.rounds=2"), out)
     with played.trial() as trial:
         played.start(trial)
         waited(played.folder.lines)
@@ -197,10 +201,31 @@ def play_restart(out):
     return played.play_locally()
 
 
+def play_refusals(out):
+    """A node that nobody registered, and a server that has to stop."""
+    played = Played(configured("fedavg", 1, "federation.min_samples=1000"), out)
+    stranger = out / "nodes" / "stranger"
+    stranger.mkdir()
+    with played.trial() as trial:
+        trial.nodes["stranger"] = stranger
+        trial.keys["stranger"] = make_node_key(out / "strangers", "stranger")
+        trial.start_node("stranger")
+        until = time.monotonic() + 120
+        while trial.processes["stranger"].poll() is None and time.monotonic() < until:
+            time.sleep(0.5)
+        played.listed = len(trial.flwr("supernode", "list", "trial", "--format", "json")["nodes"])
+        with pytest.raises(RunError) as stopped:
+            played.follow(trial, played.start(trial))
+        played.stopped = str(stopped.value)
+        played.alive = [bool(trial.family(name)) for name in ("superlink", "client-0")]
+    played.left = [pid for name in ("superlink", *trial.nodes) for pid in trial.family(name)]
+    return played
+
+
 @pytest.fixture(scope="module")
 def playing(tmp_path_factory):
     """Each on a SuperLink of its own; a test waits for the one that it asks about."""
-    plays = {"rescue": play_rescue, "restart": play_restart, "loss": play_loss}
+    plays = {"rescue": play_rescue, "restart": play_restart, "loss": play_loss, "refusals": play_refusals}
     places = {name: tmp_path_factory.mktemp(name) for name in [*plays, *METHODS]}
     with ThreadPoolExecutor(len(places)) as threads:
         going = {name: threads.submit(play, places[name]) for name, play in plays.items()}
@@ -274,29 +299,27 @@ def test_key_shares_survive_a_dropout_and_who_was_away_at_the_end_is_given_the_m
 
 def test_a_superlink_that_is_killed_and_restarted_resumes_the_run_from_the_last_round(playing):
     played = playing["restart"].result()
-    assert [line.round for line in played.lines()] == [1, 2, 3]
-    assert played.folder.read_result()["rounds"] == 3
+    assert [line.round for line in played.lines()] == [1, 2]
+    assert played.folder.read_result()["rounds"] == 2
     assert [outcome(line) for line in played.lines()] == [outcome(line) for line in played.local]
 
 
-def test_a_node_that_is_not_registered_is_turned_away_and_no_process_is_left_behind(tmp_path):
-    played = Played(configured("fedavg", 1), tmp_path / "run")
-    stranger = tmp_path / "stranger"
-    stranger.mkdir()
-    with played.trial() as trial:
-        trial.nodes["stranger"] = stranger
-        trial.keys["stranger"] = make_node_key(tmp_path / "strangers", "stranger")
-        trial.start_node("stranger")
-        log = tmp_path / "run" / "flower" / "logs" / "stranger.log"
-        until = time.monotonic() + 60
-        while trial.processes["stranger"].poll() is None and time.monotonic() < until:
-            time.sleep(0.5)
-        listed = trial.flwr("supernode", "list", "trial", "--format", "json")
-        assert all(trial.family(name) for name in trial.processes if name != "stranger")
-    assert len(listed["nodes"]) == 1
-    assert "Failed to activate SuperNode" in log.read_text()
-    assert "SuperNode ID" not in log.read_text()
-    assert not any(trial.family(name) for name in ("superlink", *trial.nodes))
+def test_a_node_that_is_not_registered_is_turned_away(playing):
+    played = playing["refusals"].result()
+    log = (played.out / "flower" / "logs" / "stranger.log").read_text()
+    assert played.listed == 1
+    assert "Failed to activate SuperNode" in log
+    assert "SuperNode ID" not in log
+
+
+def test_why_a_server_stopped_is_told(playing):
+    told = "the server stopped: not everyone joined: client-0: client-0 has 60 samples"
+    assert playing["refusals"].result().stopped.startswith(told)
+
+
+def test_a_trial_leaves_no_process_behind(playing):
+    assert playing["refusals"].result().alive == [True, True]
+    assert playing["refusals"].result().left == []
 
 
 def test_the_programs_of_flower_are_missed_by_name(monkeypatch, tmp_path):

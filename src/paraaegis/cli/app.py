@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli import audit, bench, compare, federation, keys, lists, privacy, report, run
+from paraaegis.cli import audit, bench, compare, federation, keys, lists, plan, privacy, report, run
 from paraaegis.version import __version__
 
 app = typer.Typer(
@@ -19,6 +19,9 @@ app = typer.Typer(
 app.command("run", epilog="Example: paraaegis run configs/digits.toml --set protect.ratio=0.05")(run.run)
 app.command("compare", epilog="Example: paraaegis compare --preset quick")(compare.compare)
 app.command("report", epilog="Example: paraaegis report runs/compare-quick --out report.html")(report.report)
+app.command("plan", epilog="Example: paraaegis plan --model resnet18 --clients 10 --rounds 50 --bandwidth 100")(
+    plan.plan
+)
 app.command("privacy", epilog="Example: paraaegis privacy --epsilon 1 --delta 1e-5 --rounds 50")(privacy.privacy)
 app.command("audit", epilog="Example: paraaegis audit configs/digits.toml --set privacy.calibration=tight")(audit.audit)
 app.add_typer(keys.app, name="keys", epilog="Example: paraaegis keys new federation-keys --clients 3")

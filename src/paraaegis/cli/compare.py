@@ -42,17 +42,20 @@ def compare(
 
     from paraaegis.cli.display import show_table, shown_rounds
     from paraaegis.experiments.compare import compare as carry_out
-    from paraaegis.experiments.plot import plot
+    from paraaegis.experiments.gauge import remembered
     from paraaegis.experiments.report.collect import collect
     from paraaegis.experiments.report.page import write_page
+    from paraaegis.experiments.report.picture import write_picture
     from paraaegis.experiments.run import OnLine
 
     def shown(name: str, rounds: int) -> AbstractContextManager[OnLine]:
         return shown_rounds(rounds, name, quiet=as_json)
 
     table = carry_out(title, paper, cells, folder, fresh, shown, wanted)
-    plot(table, folder / "plot.png")
-    write_page(*collect([folder]), folder / "report.html", title)
+    runs, problems = collect([folder])
+    machine = remembered(progress=lambda name: typer.echo(f"measuring this machine for the report: {name}", err=True))
+    write_picture(runs, folder / "plot.png", title)
+    write_page(runs, problems, folder / "report.html", title, machine)
     if as_json:
         sys.stdout.write((folder / "table.json").read_text() + "\n")
     else:

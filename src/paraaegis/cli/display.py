@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -16,8 +16,10 @@ from rich.table import Column, Table
 from paraaegis.experiments.audit import Audit, stands
 from paraaegis.experiments.compare import Table as Comparison
 from paraaegis.experiments.compare import by_label, cells_text, headers, splits_of
+from paraaegis.experiments.planner import Answer, Choice
 from paraaegis.experiments.promise import Promise
 from paraaegis.experiments.run import Result
+from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.protocol.state import Line
 
 
@@ -117,15 +119,66 @@ def show_table(comparison: Comparison, folder: Path) -> None:
         sys.stdout.write(f"{folder / name}\n")
 
 
+def show_plan(answer: Answer, written: Path | None) -> None:
+    """The choice and its neighbours side by side, what it guarantees, and where the configuration was written."""
+    console, wish, rounds = _wide(), answer.wish, answer.rounds
+    where = f"{wish.bandwidth:g} Mbit/s a client" if wish.bandwidth else "all clients on this machine"
+    title = f"{wish.length:,} values, {answer.clients} clients, {rounds} rounds, {where}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    shown = {"cheaper": answer.cheaper, "chosen" if answer.fits else "nearest": answer.choice, "better": answer.better}
+    columns = {name: choice for name, choice in shown.items() if choice is not None}
+    for name in columns:
+        table.add_column(name, justify="right", style="bold" if name in ("chosen", "nearest") else "")
+    for label, value in _plan_rows(answer):
+        table.add_row(label, *(value(choice) for choice in columns.values()))
+    console.print(table)
+    console.print(f"CKKS profile {answer.profile}; noise σ = {answer.sigma:.4g} a coordinate", highlight=False)
+    if wish.train is None:
+        console.print("Training is not counted: give --train-seconds, or --pilot, which measures it.", highlight=False)
+    for miss in [] if answer.fits else answer.choice.misses:
+        console.print(f"No ratio fulfils your wishes; the nearest takes {miss}.", highlight=False)
+    _show_guarantees(console, f"{answer.choice.method} guarantees", answer.guarantees)
+    if written is not None:
+        console.print(f"written: {written}", highlight=False, soft_wrap=True)
+
+
+def _plan_rows(answer: Answer) -> list[tuple[str, Callable[[Choice], str]]]:
+    rounds, dynamic = answer.rounds, answer.choice.method == "paraaegis-dynamic"
+    rows: list[tuple[str, Callable[[Choice], str]]] = [
+        ("method", lambda one: one.method),
+        (
+            "r_0, λ" if dynamic else "r",
+            lambda one: f"{100 * one.ratio:g}%" + (f" × {one.decay:g}" if dynamic else ""),
+        ),
+        ("seconds a round", lambda one: f"{one.estimate.seconds / rounds:.2f}"),
+        ("seconds in all", lambda one: f"{one.estimate.seconds:.1f}"),
+        ("up a client and round", lambda one: size(one.estimate.bytes_up / rounds)),
+        ("down a client and round", lambda one: size(one.estimate.bytes_down / rounds)),
+        ("a client in all", lambda one: size(1e6 * one.megabytes)),
+        ("memory of a client, about", lambda one: size(one.estimate.memory_client)),
+        ("memory of the server, about", lambda one: size(one.estimate.memory_server)),
+    ]
+    if answer.pilot is not None:
+        after = f"points below FedAvg after {answer.pilot.rounds} rounds"
+        rows.append((after, lambda one: f"{one.points_lost or 0:.1f}"))
+    return rows
+
+
+def _show_guarantees(console: Console, title: str, guarantees: Sequence[Guarantee]) -> None:
+    table = Table(title=title, title_justify="left")
+    for name in ("against", "guarantee", "why"):
+        table.add_column(name)
+    for one in guarantees:
+        table.add_row(one.adversary, f"{one.kind}\n{one.figure}".rstrip(), one.why)
+    console.print(table)
+
+
 def show_promise(promise: Promise) -> None:
     """A configuration's guarantees and calibrations as two tables."""
     console = _wide()
-    table = Table(title=f"{promise.method}, noise of calibration {promise.calibration!r}", title_justify="left")
-    for name in ("against", "guarantee", "why"):
-        table.add_column(name)
-    for one in promise.guarantees:
-        table.add_row(one.adversary, f"{one.kind}\n{one.figure}".rstrip(), one.why)
-    console.print(table)
+    title = f"{promise.method}, noise of calibration {promise.calibration!r}"
+    _show_guarantees(console, title, promise.guarantees)
     if promise.simulation and promise.sigma:
         console.print(
             "Simulation without guarantee: the noise is seeded, and whoever knows the seed takes it off. The figures "

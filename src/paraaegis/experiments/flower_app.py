@@ -12,7 +12,7 @@ from paraaegis.config import Config
 from paraaegis.crypto.pool import Pool
 from paraaegis.engines.flower.client import ClientApp, make_client_app
 from paraaegis.engines.flower.server import Connect, GridCarrier, ServerApp, make_server_app
-from paraaegis.errors import ConfigError
+from paraaegis.errors import ConfigError, ParaAegisError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.node import MakeLearner, SaveModel, SiloNode, client_names, evaluators, load_resolved
 from paraaegis.experiments.run import complete
@@ -31,8 +31,13 @@ def server_app(holdout: bool = True) -> ServerApp:
         folder = RunFolder(Path(str(settings["folder"])))
         config = load_resolved(folder.config)
         with folder.claimed(config, fresh=False):
-            if folder.read_result() is None or folder.checkpoint.exists():
-                serve_run(config, folder, connect(config.engine.deadline, config.federation.quorum, _say), holdout)
+            folder.error.unlink(missing_ok=True)
+            try:
+                if folder.read_result() is None or folder.checkpoint.exists():
+                    serve_run(config, folder, connect(config.engine.deadline, config.federation.quorum, _say), holdout)
+            except ParaAegisError as error:
+                folder.error.write_text(f"{error}\n")
+                raise
 
     return make_server_app(run)
 

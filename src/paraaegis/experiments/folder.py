@@ -8,6 +8,7 @@
     keys              the clients' secrets while the run goes on, readable by its owner alone
     model.pt          the final model, for plain torch
     result.json       the summary; its presence says that the run is complete
+    error.txt         why a server of a federation stopped, until it is started again
 
 Everything but the lines is written beside its place and moved there, so that a kill at any time leaves it whole.
 """
@@ -50,6 +51,7 @@ class RunFolder:
         self.keys = path / "keys"
         self.model = path / "model.pt"
         self.result = path / "result.json"
+        self.error = path / "error.txt"
 
     @contextmanager
     def claimed(self, config: Config, fresh: bool) -> Iterator[None]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from paraaegis.config import Config
-from paraaegis.errors import ConfigError
+from paraaegis.errors import ConfigError, DataError
 from paraaegis.experiments.wire import resolve
 from paraaegis.learn import cuda, data, models, train
 from paraaegis.learn.split import split
 from paraaegis.learn.threads import use_one_thread
+from paraaegis.learn.vector import to_vector
 from paraaegis.seeds import Purpose, stream
 from paraaegis.types import Learner, Vector
 
+PHOTOGRAPHS = (128, 128, 3), 10
 LEAST = 10  # samples that a split gives every client where the configuration does not say
 
 
@@ -71,6 +74,15 @@ def make_classroom(config: Config, only: str | None = None) -> Classroom:
             device=device,
         )
     return Classroom(resolve(config, [len(rows) for rows in shares]), learners, dataset)
+
+
+def model_length(config: Config, name: str) -> int:
+    """Values in a model for the configuration's data; where that is not here, for photographs in ten classes."""
+    shape, classes = PHOTOGRAPHS
+    with suppress(DataError):
+        found = data.load(config.data.name, Path(config.data.folder) if config.data.folder else None)
+        shape, classes = found.shape, found.classes
+    return int(to_vector(models.build(name, shape, classes, 0)).size)
 
 
 def _batches(seed: int, client: int) -> Callable[[int], np.random.Generator]:

@@ -27,7 +27,7 @@ server = flower_app.server
 client = flower_app.client
 """
 _LOOK = 0.3  # seconds between two looks for new lines
-_ASK = 30.0  # seconds between two questions to Flower whether the run is still going
+_ASK = 120.0  # seconds between two questions to Flower whether the run is still going: one costs two seconds
 
 
 def up(
@@ -68,6 +68,7 @@ def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder
     """The same for a configuration that lacks nothing."""
     folder = RunFolder(out)
     with folder.claimed(resolved, fresh):
+        folder.error.unlink(missing_ok=True)
         if fresh:
             shutil.rmtree(out / "nodes", ignore_errors=True)
     nodes = {name: out / "nodes" / name for name in client_names(resolved)}
@@ -110,6 +111,8 @@ def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Pat
         shown = len(lines)
         if (done := read_done(folder)) is not None:
             return done
+        if folder.error.exists():
+            raise RunError(f"the server stopped: {folder.error.read_text().strip()}")
         if over:
             text = (logs / "superlink.log").read_text(errors="replace")
             raise RunError(f"the run ended without a result; the end of {logs / 'superlink.log'}:\n{text[-1500:]}")

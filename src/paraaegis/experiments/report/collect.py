@@ -11,7 +11,7 @@ from paraaegis.config import Config
 from paraaegis.errors import ParaAegisError, RunError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.promise import spending
-from paraaegis.experiments.run import Result, read_done
+from paraaegis.experiments.run import Result, read_done, summarise
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.protocol.state import Line
 
@@ -24,12 +24,37 @@ class Run:
     lines: list[Line]
     result: Result
     guarantees: list[Guarantee]
+    name: str  # its folder's
     label: str
+    running: bool = False
+
+    @property
+    def row(self) -> str:
+        """Its row in a comparison, or its label."""
+        return self._parts[0] if len(self._parts) == 3 else self.label
+
+    @property
+    def split(self) -> str:
+        """How its data was shared out."""
+        data = self.config.data
+        return "iid" if data.split == "iid" else f"{data.split}-{data.alpha:g}"
+
+    @property
+    def _parts(self) -> list[str]:
+        return [part.strip("-") for part in self.name.rsplit("--", 2)]
 
     @property
     def accuracy(self) -> float:
         """Of the final model, in percent."""
         return 100 * self.result.metrics.get("accuracy", float("nan"))
+
+    @property
+    def length(self) -> int:
+        """Values in the model, as far as the lines tell; 0 where they do not."""
+        line = next((line for line in self.lines if line.clients), self.lines[0])
+        if line.elected and line.ratio:
+            return round(line.elected / line.ratio)
+        return line.bytes_up.get("grid", 0) // 4 // max(1, len(line.clients))
 
     def megabytes(self, direction: Literal["up", "down"]) -> float:
         """Of a client and round."""
@@ -37,12 +62,15 @@ class Run:
         return total / self.result.rounds / self.config.sampled / 1e6
 
 
-def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """All complete runs in or right below these folders, and a sentence about each that cannot be shown."""
+def collect(paths: Iterable[Path], running: bool = False) -> tuple[list[Run], list[str]]:
+    """All complete runs in or right below these folders, and a sentence about each that cannot be shown.
+
+    With `running` also those that go on, as far as they are.
+    """
     runs, problems = [], []
     for folder in _folders(paths):
         try:
-            runs.append(_read(folder))
+            runs.append(_read(folder, running))
         except (ParaAegisError, OSError) as error:
             problems.append(f"{folder.name}: {error}")
     return _labelled(runs), problems
@@ -50,7 +78,7 @@ def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 def _labelled(runs: list[Run]) -> list[Run]:
     """Names of the form row--split--seed, without the parts that are the same in all."""
-    names = [[part.strip("-") for part in run.label.rsplit("--", 2)] for run in runs]
+    names = [run._parts for run in runs]
     if len({len(parts) for parts in names}) != 1:
         return runs
     differing = [len(set(column)) > 1 for column in zip(*names, strict=True)]
@@ -70,13 +98,16 @@ def _folders(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _read(path: Path) -> Run:
+def _read(path: Path, running: bool) -> Run:
     folder = RunFolder(path)
     if (config := folder.read_config()) is None:
         raise RunError("its config.toml cannot be read")
-    if (result := read_done(folder)) is None:
+    done, lines = read_done(folder), folder.read_lines()
+    if done is None and not running:
         raise RunError("it is not complete; the command that began it goes on with it")
-    if not (lines := folder.read_lines()):
-        raise RunError("it has no rounds")
+    if not lines:
+        raise RunError("it has no rounds yet" if running else "it has no rounds")
+    result = done or summarise(config, folder)
     guarantees = spending(path).guarantees if folder.ledger.exists() else []
-    return Run(config, lines, result, guarantees, path.resolve().name)
+    name = path.resolve().name
+    return Run(config, lines, result, guarantees, name, name, done is None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paraaegis.experiments.plot import STYLES
 from paraaegis.experiments.report.collect import Run
+from paraaegis.experiments.report.looks import OTHER, STYLES
 
 Figure = dict[str, Any]
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -41,7 +41,7 @@ def figures(runs: Sequence[Run]) -> dict[str, Figure]:
 
 
 def _looks(run: Run) -> tuple[str, str]:
-    colour, marker = STYLES.get(run.result.method, ("#D55E00", "o"))
+    colour, marker = STYLES.get(run.result.method, OTHER)
     return colour, _SYMBOLS.get(marker, "circle")
 
 

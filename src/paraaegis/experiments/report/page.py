@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 import msgspec
 import tomli_w
 
+from paraaegis.experiments.cost import ALIASES, Machine
 from paraaegis.experiments.report.collect import Run
+from paraaegis.experiments.report.explorer import explorer
 from paraaegis.experiments.report.figures import figures
+from paraaegis.experiments.report.paper import paper_accuracy, paper_overhead
 from paraaegis.files import write_whole
 from paraaegis.version import __version__
 
 
-def write_page(runs: Sequence[Run], problems: Sequence[str], path: Path, title: str = "") -> None:
+def write_page(
+    runs: Sequence[Run],
+    problems: Sequence[str],
+    path: Path,
+    title: str = "",
+    machine: Machine | None = None,
+    refresh: int = 0,
+) -> None:
     """Write the report of these runs."""
-    write_whole(path, lambda file: file.write(page(runs, problems, title).encode()))
+    write_whole(path, lambda file: file.write(page(runs, problems, title, machine, refresh).encode()))
 
 
-def page(runs: Sequence[Run], problems: Sequence[str], title: str = "") -> str:
-    """The report as HTML."""
+def page(
+    runs: Sequence[Run], problems: Sequence[str], title: str = "", machine: Machine | None = None, refresh: int = 0
+) -> str:
+    """The report as HTML; with an explorer where a machine was measured, reloading itself after `refresh` seconds."""
     from plotly.offline import get_plotlyjs
 
     assets = files("paraaegis.experiments.report")
     drawn = figures(runs)
     parts = {
         "TITLE": html.escape(title or _title(runs)),
+        "REFRESH": f'<meta http-equiv="refresh" content="{refresh}">' if refresh else "",
         "HEADLINE": html.escape(headline(runs)),
         "STYLE": (assets / "page.css").read_text(encoding="utf-8"),
         "PROBLEMS": _problems(problems),
@@ -37,14 +50,32 @@ def page(runs: Sequence[Run], problems: Sequence[str], title: str = "") -> str:
         "PRIVACY": _privacy(runs),
         "CONFIGURATIONS": _configurations(runs),
         "VERSION": __version__,
-        "DATA": msgspec.json.encode(list(drawn.values())).decode().replace("<", "\\u003c"),
+        "EXPLORER": _explorer(machine) if machine else "",
+        "DATA": _script(list(drawn.values())),
+        "COSTS": _script(explorer(machine, runs) if machine else None),
         "SCRIPT": (assets / "page.js").read_text(encoding="utf-8"),
+        "EXPLORE": (assets / "explorer.js").read_text(encoding="utf-8") if machine else "",
         "PLOTLY": get_plotlyjs(),
     }
     text = (assets / "page.html").read_text(encoding="utf-8")
     for name, content in parts.items():
         text = text.replace(f"{{{{{name}}}}}", content)
     return text
+
+
+def _script(value: object) -> str:
+    """A value as JSON that cannot end its script."""
+    return msgspec.json.encode(value).decode().replace("<", "\\u003c")
+
+
+def _explorer(machine: Machine) -> str:
+    text = (files("paraaegis.experiments.report") / "explorer.html").read_text(encoding="utf-8")
+    names = sorted([*machine.methods, *ALIASES])
+    options = "".join(
+        f"<option{' selected' if name == 'paraaegis-feedback' else ''}>{html.escape(name)}</option>" for name in names
+    )
+    measured = f"in {machine.seconds:.0f} s on {machine.cores} cores"
+    return text.replace("{{OPTIONS}}", options).replace("{{MEASURED}}", measured)
 
 
 def _title(runs: Sequence[Run]) -> str:
@@ -87,20 +118,38 @@ def _problems(problems: Sequence[str]) -> str:
     return f'<section class="problems"><h2>Left out</h2><ul>{items}</ul></section>'
 
 
+def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """The table of results: its headings and rows, with the paper's figures where these runs are its cells."""
+    columns: dict[str, Callable[[Run], str]] = {
+        "run": lambda run: run.label + (" (stopped)" if run.result.stopped else " (running)" if run.running else ""),
+        "accuracy, %": lambda run: f"{run.accuracy:.2f}",
+        "seconds": lambda run: f"{run.result.seconds:.1f}",
+        "MB up": lambda run: f"{run.megabytes('up'):.2f}",
+        "MB down": lambda run: f"{run.megabytes('down'):.2f}",
+        "rounds": lambda run: str(run.result.rounds),
+    }
+    if any(paper_accuracy(run) for run in runs):
+        columns["accuracy, paper"] = lambda run: _or_empty(paper_accuracy(run))
+    if any(paper_overhead(run) for run in runs):
+        columns["time over FedAvg"] = lambda run: _or_empty(overhead(runs, run))
+        columns["the same, paper"] = lambda run: _or_empty(paper_overhead(run))
+    return list(columns), [[column(run) for column in columns.values()] for run in runs]
+
+
+def overhead(runs: Sequence[Run], run: Run) -> float | None:
+    """Its time over that of plain averaging on the same data and machine."""
+    same = (run.config.data, run.result.machine)
+    plain = (one for one in runs if one.result.method == "fedavg" and (one.config.data, one.result.machine) == same)
+    found = next(plain, None)
+    return None if found is None else run.result.seconds / found.result.seconds
+
+
+def _or_empty(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
 def _results(runs: Sequence[Run]) -> str:
-    names = ("run", "accuracy, %", "seconds", "MB up", "MB down", "rounds")
-    rows = [
-        (
-            run.label + (" (stopped)" if run.result.stopped else ""),
-            f"{run.accuracy:.2f}",
-            f"{run.result.seconds:.1f}",
-            f"{run.megabytes('up'):.2f}",
-            f"{run.megabytes('down'):.2f}",
-            str(run.result.rounds),
-        )
-        for run in runs
-    ]
-    return _table(names, rows) + "<p>MB: a client and round. Click on a heading to sort.</p>"
+    return _table(*results(runs)) + "<p>MB: a client and round. Click on a heading to sort.</p>"
 
 
 def _privacy(runs: Sequence[Run]) -> str:

@@ -1,0 +1,86 @@
+"""The cost model beside what it predicts: the quick comparison, every method and ratio on IID data.
+
+    python benchmarks/cost_model.py
+
+Measures this machine, runs plain averaging for the time of training, then the comparison's rows. Ends with 1 if a
+prediction is off by more than a fifth. A shared machine's speed changes from minute to minute: the machine is
+measured before each row, and seconds are the median round's.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from paraaegis.experiments.cost import Machine, Setting, estimate
+from paraaegis.experiments.folder import RunFolder
+from paraaegis.experiments.gauge import gauge
+from paraaegis.experiments.learners import model_length
+from paraaegis.experiments.preset import Cell, cells_of, read_preset
+from paraaegis.experiments.run import run
+from paraaegis.protocol.state import Line
+
+LIMIT = 0.2
+
+
+def lines_of(cell: Cell, place: Path) -> list[Line]:
+    """The rounds of a cell."""
+    run(cell.config, place)
+    return RunFolder(place).read_lines()
+
+
+def wall(lines: list[Line]) -> float:
+    """Seconds of the median round, the first one left out."""
+    return median(line.seconds["wall"] for line in lines[1:])
+
+
+def predicted(machine: Machine, cell: Cell, length: int, train: float) -> tuple[float, float, float]:
+    """Seconds, bytes up and bytes down of a round, all clients together."""
+    config = cell.config
+    found = estimate(
+        machine,
+        Setting(
+            method=config.protect.method,
+            length=length,
+            clients=config.sampled,
+            rounds=config.federation.rounds,
+            ratio=config.protect.ratio,
+            decay=config.protect.decay,
+            train=train,
+        ),
+    )
+    rounds = config.federation.rounds
+    return found.seconds / rounds, found.bytes_up * config.sampled / rounds, found.bytes_down * config.sampled / rounds
+
+
+def main() -> int:
+    """Print predicted beside measured; 1 if one is off by more than the limit."""
+    cells = [cell for cell in cells_of(read_preset("quick"), []) if cell.split == "iid"]
+    plain = next(cell for cell in cells if cell.label == "fedavg")
+    length, worst = model_length(plain.config, plain.config.model.name), 0.0
+    print(f"{'':30} {'seconds a round':>24} {'MB up a round':>20} {'MB down a round':>20}")
+    with tempfile.TemporaryDirectory() as folder:
+        for number, cell in enumerate(cells):
+            machine = gauge()
+            before = wall(lines_of(plain, Path(folder) / f"pilot-{number}"))
+            clients = plain.config.sampled
+            unprotected = estimate(machine, Setting(method="fedavg", length=length, clients=clients, rounds=1)).seconds
+            expected = predicted(machine, cell, length, (before - unprotected) / clients)
+            lines = lines_of(cell, Path(folder) / str(number))
+            ups = sum(sum(line.bytes_up.values()) for line in lines) / len(lines)
+            downs = sum(sum(line.bytes_down.values()) for line in lines) / len(lines)
+            measured = (wall(lines), ups, downs)
+            errors = [abs(a / b - 1) for a, b in zip(expected, measured, strict=True)]
+            worst = max(worst, *errors)
+            shown = [f"{expected[0]:.3f} / {measured[0]:.3f} {100 * errors[0]:4.0f}%"]
+            shown += [f"{a / 1e6:.2f} / {b / 1e6:.2f} {100 * e:3.0f}%" for a, b, e in
+                      zip(expected[1:], measured[1:], errors[1:], strict=True)]  # fmt: skip
+            print(f"{cell.label:30} {shown[0]:>24} {shown[1]:>20} {shown[2]:>20}", flush=True)
+    print(f"predicted / measured; the worst is off by {100 * worst:.0f}%, allowed are {100 * LIMIT:.0f}%")
+    return int(worst > LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""`paraaegis plan`: from what is wished for to a configuration, with what it will cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paraaegis.cli.options import Settings, print_json
+from paraaegis.config import Config, load_config, make_config
+
+
+def plan(
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML file to start from; without it, every default, with tight accounting.")
+    ] = None,
+    settings: Settings = None,
+    model: Annotated[
+        str, typer.Option(help="A model's name or its number of values; default: the configuration's model.")
+    ] = "",
+    clients: Annotated[int | None, typer.Option(help="Clients.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Default: paraaegis-static with --epsilon, else paraaegis-feedback.")
+    ] = None,
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(help="Mbit/s of each client's link, each on a machine like this one; without it, all run here."),
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="The run may take so long.")] = None,
+    megabytes: Annotated[float | None, typer.Option(help="A client may send and receive so much in the run.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The noised part's ε, by exact accounting.")] = None,
+    points: Annotated[float | None, typer.Option(help="Accuracy that may be lost; needs --pilot.")] = None,
+    train_seconds: Annotated[
+        float | None, typer.Option(help="Seconds of one client's training in a round; --pilot measures it.")
+    ] = None,
+    pilot: Annotated[bool, typer.Option(help="Run a few short rounds on the configuration's data first.")] = False,
+    pilot_rounds: Annotated[int, typer.Option(min=2, help="Rounds of each pilot run.")] = 4,
+    write: Annotated[Path | None, typer.Option(help="Write the configuration here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Measure this machine, then choose the ratio that fits your limits and say what it costs and guarantees."""
+    from paraaegis.errors import ConfigError
+    from paraaegis.experiments.gauge import gauge
+    from paraaegis.experiments.pilot import fly
+    from paraaegis.experiments.planner import Wish, configured, train_seconds_of
+    from paraaegis.experiments.planner import plan as make_plan
+
+    if points is not None and not pilot:
+        raise ConfigError("--points asks what a ratio costs in accuracy, which only --pilot can tell; add --pilot")
+    for name, value in (("seconds", seconds), ("megabytes", megabytes), ("bandwidth", bandwidth), ("points", points)):
+        if value is not None and not value > 0:
+            raise ConfigError(f"--{name} must be above 0, got {value:g}")
+    chosen = _chosen(config, settings or [], clients, rounds, method, epsilon)
+    length = _length(model, chosen)
+    machine = gauge(chosen.protect.profile, lambda name: typer.echo(f"measuring this machine: {name}", err=True))
+    flown = fly(chosen, pilot_rounds, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
+    if flown is not None and train_seconds is None:
+        train_seconds = train_seconds_of(flown, chosen, machine, length, bandwidth is None)
+    wish = Wish(
+        length=length, train=train_seconds, bandwidth=bandwidth, seconds=seconds, megabytes=megabytes, points=points
+    )
+    answer = make_plan(chosen, wish, machine, flown)
+    if write is not None:
+        _write(configured(chosen, answer.choice), write)
+    if as_json:
+        print_json(answer)
+        return
+    from paraaegis.cli.display import show_plan
+
+    show_plan(answer, write)
+
+
+def _chosen(
+    path: Path | None,
+    settings: list[str],
+    clients: int | None,
+    rounds: int | None,
+    method: str | None,
+    epsilon: float | None,
+) -> Config:
+    given = {"federation.clients": clients, "federation.rounds": rounds, "privacy.epsilon": epsilon}
+    changes = [f"{key}={value}" for key, value in given.items() if value is not None]
+    if epsilon is not None:
+        changes.append("privacy.calibration=tight")
+    if method is None and path is None:
+        method = "paraaegis-feedback" if epsilon is None else "paraaegis-static"
+    if method is not None:
+        changes.append(f"protect.method={method}")
+    if path is not None:
+        return load_config(path, [*changes, *settings])
+    return make_config({}, ["privacy.calibration=tight", "privacy.noise=secret", *changes, *settings])
+
+
+def _length(model: str, config: Config) -> int:
+    """Values of a model: given as a number, or counted."""
+    from paraaegis.errors import ConfigError
+    from paraaegis.learn.names import MODEL_NAMES
+
+    text = model.replace("_", "").replace(",", "")
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    name = model or config.model.name
+    if name not in MODEL_NAMES:
+        raise ConfigError(f"--model must be a number of values or one of {', '.join(MODEL_NAMES)}, got {model!r}")
+    from paraaegis.experiments.learners import model_length
+
+    return model_length(config, name)
+
+
+def _write(config: Config, path: Path) -> None:
+    import msgspec
+    import tomli_w
+
+    from paraaegis.files import write_whole
+
+    content = tomli_w.dumps(msgspec.to_builtins(config)).encode()
+    write_whole(path, lambda file: file.write(content))

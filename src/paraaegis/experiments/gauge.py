@@ -1,0 +1,151 @@
+"""Measures this machine for the cost model: rounds of the real protocol, with an update that costs nothing to train."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from scipy.optimize import nnls
+
+from paraaegis.config import make_config
+from paraaegis.crypto.pool import Pool, SecretPool
+from paraaegis.crypto.profiles import profile
+from paraaegis.engines.local import LocalEngine
+from paraaegis.experiments.bench_round import Still
+from paraaegis.experiments.cost import Line, Machine, MethodCost
+from paraaegis.experiments.wire import make_keys, resolve, wire
+from paraaegis.files import write_whole
+from paraaegis.protocol.desk import Desk
+from paraaegis.protocol.state import Line as Round
+from paraaegis.protocol.state import ServerState
+from paraaegis.types import Metrics, Vector
+from paraaegis.version import __version__
+
+METHODS = ("fedavg", "dp-fedavg", "lwe-secagg", "serial", "ckks-fedavg", "paraaegis-static", "paraaegis-feedback")
+CLIENTS, ROUNDS = 4, 3
+SMALL, LARGE = 20_000, 300_000  # values: one chunk, and several for every process
+POINTS = ((SMALL, 0.1), (LARGE, 0.01), (LARGE, 0.2))
+_DAY = 86_400.0
+_SECONDS = ("vote", "protect", "combine", "reveal")
+
+
+class Drawn(Still):
+    """A learner whose update is drawn once."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self._update: Vector = np.random.default_rng(0).normal(0, 0.01, length).astype(np.float32)
+
+    def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:  # noqa: ARG002
+        """See Learner."""
+        return weights + self._update, {}
+
+
+def remembered(chosen: str = "precise", progress: Callable[[str], None] = lambda _: None) -> Machine:
+    """What was measured within a day, or measured now and remembered in the user's cache folder."""
+    path = _place(chosen)
+    try:
+        fresh = time.time() - path.stat().st_mtime < _DAY
+        found = msgspec.json.decode(path.read_bytes(), type=Machine) if fresh else None
+    except (OSError, msgspec.DecodeError):
+        found = None
+    return found if found is not None and found.cores == os.cpu_count() else gauge(chosen, progress)
+
+
+def _place(chosen: str) -> Path:
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "paraaegis" / f"machine-{chosen}-{__version__}.json"
+
+
+def gauge(chosen: str = "precise", progress: Callable[[str], None] = lambda _: None) -> Machine:
+    """Play every method at a few sizes, fit its lines, and remember them."""
+    start = time.perf_counter()
+    machine = Machine(
+        cores=os.cpu_count() or 1,
+        profile=chosen,
+        degree=profile(chosen).degree,
+        cipher_up=0.0,
+        cipher_down=0.0,
+        header=0.0,
+        methods={},
+    )
+    with SecretPool() as secrets, Pool() as pool:
+        for method in METHODS:
+            progress(method)
+            _measure(machine, method, (secrets, pool))
+    machine.seconds = time.perf_counter() - start
+    with suppress(OSError):  # a cache that cannot be written is no reason to fail
+        _place(chosen).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(_place(chosen), lambda file: file.write(msgspec.json.encode(machine)))
+    return machine
+
+
+def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> None:
+    points = POINTS if method in ("paraaegis-static", "paraaegis-feedback") else ((SMALL, 1.0), (LARGE, 1.0))
+    alone = [_play(machine.profile, method, length, ratio, 1, pools) for length, ratio in points]
+    crowd = [_play(machine.profile, method, length, ratio, 0, pools) for length, ratio in points]
+    last = alone[-1]
+    kinds = last.bytes_up
+    cost = MethodCost(
+        inside=("elected" if last.agreement is not None else "all") if "ckks" in kinds else "none",
+        outside=("rest" if last.agreement is not None else "all") if "grid" in kinds else "none",
+        votes=last.agreement is not None,
+        exchanges=2 if last.agreement is not None or "shares" in kinds else 1,
+        phases={},
+        crowd=(0.0, 0.0, 0.0),
+    )
+    ciphertexts = [math.ceil(_inside(cost, *point) / machine.degree) for point in points]
+    variables = [(1.0, float(point[0]), float(count)) for point, count in zip(points, ciphertexts, strict=True)]
+    for phase in _SECONDS:
+        # The server's phase is of all clients together, the others are a client's own.
+        share = CLIENTS if phase == "combine" else 1
+        cost.phases[phase] = _fitted(variables, [line.seconds.get(phase, 0.0) / share for line in alone])
+    cost.crowd = _fitted(variables, [line.seconds["wall"] / CLIENTS for line in crowd])
+    if "shares" in kinds:
+        cost.share = kinds["shares"] / CLIENTS**2
+    if "ckks" in kinds and not cost.votes:
+        machine.cipher_up = kinds["ckks"] / CLIENTS / ciphertexts[-1]
+        machine.cipher_down = last.bytes_down["ckks"] / CLIENTS / ciphertexts[-1]
+    if method == "fedavg":
+        machine.header = (kinds["header"] + last.bytes_down["header"]) / 2 / CLIENTS
+    machine.methods[method] = cost
+
+
+def _inside(cost: MethodCost, length: int, ratio: float) -> int:
+    return {"none": 0, "elected": round(ratio * length), "all": length}[cost.inside]
+
+
+def _play(chosen: str, method: str, length: int, ratio: float, workers: int, pools: tuple[SecretPool, Pool]) -> Round:
+    """The fastest round after the first, which warms up: other work on the machine only ever adds."""
+    settings = [
+        f"protect.method={method}",
+        f"protect.profile={chosen}",
+        f"protect.ratio={ratio}",
+        f"federation.clients={CLIENTS}",
+        f"federation.rounds={ROUNDS}",
+        "privacy.noise=secret",
+        "privacy.calibration=tight",
+    ]
+    config = resolve(make_config({}, settings), [Still.samples])
+    learner = Drawn(length)
+    learners = {f"client-{index}": learner for index in range(CLIENTS)}
+    wired = wire(config, learners, make_keys(config), "client-0", pools)
+    lines: list[Round] = []
+    LocalEngine(wired.silos, workers=workers).run(
+        Desk(wired.plan, wired.server, ServerState()), lines.append, lambda _: None
+    )
+    return min(lines[1:], key=lambda line: line.seconds["wall"])
+
+
+def _fitted(variables: list[tuple[float, float, float]], seconds: list[float]) -> Line:
+    """The line through these points with no negative part; relative errors count, so that small models fit too."""
+    weights = [1 / max(value, 1e-6) for value in seconds]
+    rows = np.array([[weight * part for part in row] for weight, row in zip(weights, variables, strict=True)])
+    found, _ = nnls(rows, np.array([weight * value for weight, value in zip(weights, seconds, strict=True)]))
+    return float(found[0]), float(found[1]), float(found[2])

@@ -1,0 +1,169 @@
+"""Which method and ratio fit a practitioner's wishes: every choice is estimated, the best that fits is taken.
+
+Better means more of the update under encryption and less of it clipped, noised or withheld: the higher the mean ratio,
+the higher the accuracy, in the paper and here. How much that is worth on given data only a pilot can tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from paraaegis.config import Config
+from paraaegis.errors import ConfigError
+from paraaegis.experiments.cost import Estimate, Machine, Setting, estimate
+from paraaegis.experiments.pilot import Pilot
+from paraaegis.experiments.promise import promise
+from paraaegis.privacy.guarantee import Guarantee
+
+RATIOS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
+DECAYS = (0.99, 0.95, 0.9)
+USUAL = {"paraaegis-feedback": 0.05, "paraaegis-static": 0.1, "paraaegis-dynamic": 0.1}  # where nothing limits
+PLANNED = ("paraaegis-feedback", "paraaegis-static", "paraaegis-dynamic")
+
+
+class Wish(msgspec.Struct, kw_only=True):
+    """What is given, and what is asked for: limits of a whole run, and points of accuracy that may be lost."""
+
+    length: int
+    train: float | None = None  # seconds of one client's training in a round; None: not known, not counted
+    bandwidth: float | None = None  # Mbit/s of each client's link; None: all clients share this machine
+    seconds: float | None = None
+    megabytes: float | None = None  # of one client, both directions
+    points: float | None = None  # of accuracy below plain averaging, by the pilot
+
+
+class Choice(msgspec.Struct, kw_only=True):
+    """A method with its ratio, and what it would cost."""
+
+    method: str
+    ratio: float
+    decay: float
+    estimate: Estimate
+    points_lost: float | None = None  # against plain averaging, by the pilot
+    misses: list[str] = []  # the wishes that it does not fulfil
+
+    @property
+    def megabytes(self) -> float:
+        """Of one client, both directions, the whole run."""
+        return (self.estimate.bytes_up + self.estimate.bytes_down) / 1e6
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """What was chosen, what the neighbours would cost, and what the choice guarantees."""
+
+    wish: Wish
+    clients: int
+    rounds: int
+    choice: Choice
+    fits: bool  # whether every wish is fulfilled; else the choice is the one that comes nearest
+    cheaper: Choice | None
+    better: Choice | None
+    profile: str
+    sigma: float
+    guarantees: list[Guarantee]
+    machine: Machine
+    pilot: Pilot | None = None
+
+
+def plan(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None = None) -> Answer:
+    """Choose a ratio, or a ratio and its decay, for the configuration's method."""
+    if config.protect.method not in PLANNED:
+        raise ConfigError(f"a ratio is planned for {', '.join(PLANNED)}, got {config.protect.method!r}")
+    choices = [_choice(config, wish, machine, pilot, *pair) for pair in _pairs(config.protect.method)]
+    choices.sort(key=lambda choice: (choice.estimate.bytes_up + choice.estimate.bytes_down, choice.estimate.seconds))
+    fitting = [choice for choice in choices if not choice.misses]
+    chosen = (
+        _chosen(config.protect.method, wish, fitting) if fitting else min(choices, key=lambda one: _excess(wish, one))
+    )
+    place = choices.index(chosen)
+    found = promise(configured(config, chosen))
+    return Answer(
+        wish=wish,
+        clients=config.federation.clients,
+        rounds=config.federation.rounds,
+        choice=chosen,
+        fits=bool(fitting),
+        cheaper=choices[place - 1] if place else None,
+        better=choices[place + 1] if place + 1 < len(choices) else None,
+        profile=config.protect.profile,
+        sigma=found.sigma,
+        guarantees=found.guarantees,
+        machine=machine,
+        pilot=pilot,
+    )
+
+
+def configured(config: Config, choice: Choice) -> Config:
+    """The configuration with a choice written into it."""
+    protect = msgspec.structs.replace(config.protect, ratio=choice.ratio, decay=choice.decay)
+    return msgspec.structs.replace(config, protect=protect)
+
+
+def train_seconds_of(pilot: Pilot, config: Config, machine: Machine, length: int, here: bool) -> float:
+    """A client's training in a round: its own time, or its share of this machine's where all clients are `here`."""
+    if not here:
+        return pilot.train
+    plain = Setting(method="fedavg", length=length, clients=config.sampled, rounds=1)
+    return max(0.0, pilot.wall - estimate(machine, plain).seconds) / config.sampled
+
+
+def _pairs(method: str) -> list[tuple[float, float]]:
+    decays = DECAYS if method == "paraaegis-dynamic" else (1.0,)
+    return [(ratio, decay) for ratio in RATIOS for decay in decays]
+
+
+def _choice(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None, ratio: float, decay: float) -> Choice:
+    setting = Setting(
+        method=config.protect.method,
+        length=wish.length,
+        clients=config.sampled,
+        rounds=config.federation.rounds,
+        ratio=ratio,
+        decay=decay,
+        train=wish.train or 0.0,
+        bandwidth=wish.bandwidth,
+    )
+    lost = pilot.points_lost(mean_ratio(ratio, decay, config.federation.rounds)) if pilot else None
+    choice = Choice(
+        method=setting.method, ratio=ratio, decay=decay, estimate=estimate(machine, setting), points_lost=lost
+    )
+    choice.misses = _misses(wish, choice)
+    return choice
+
+
+def mean_ratio(ratio: float, decay: float, rounds: int) -> float:
+    """Over all rounds."""
+    return ratio if decay == 1 else ratio * (1 - decay**rounds) / (1 - decay) / rounds
+
+
+def _limits(wish: Wish, choice: Choice) -> list[tuple[str, float, float]]:
+    """What is asked for, what the choice would take, and the limit."""
+    found = [
+        ("seconds", choice.estimate.seconds, wish.seconds),
+        ("MB a client", choice.megabytes, wish.megabytes),
+        ("points of accuracy", choice.points_lost, wish.points),
+    ]
+    return [(name, took, limit) for name, took, limit in found if took is not None and limit is not None]
+
+
+def _misses(wish: Wish, choice: Choice) -> list[str]:
+    return [
+        f"{took:.3g} {name}, asked for at most {limit:g}" for name, took, limit in _limits(wish, choice) if took > limit
+    ]
+
+
+def _excess(wish: Wish, choice: Choice) -> float:
+    """How far a choice is from fulfilling the wish that it misses most."""
+    return max(math.log(max(took, 1e-9) / max(limit, 1e-9)) for _, took, limit in _limits(wish, choice))
+
+
+def _chosen(method: str, wish: Wish, fitting: Sequence[Choice]) -> Choice:
+    """With a wish for accuracy the cheapest that fulfils it, with limits the best within them, else the usual ratio."""
+    if wish.points is not None:
+        return fitting[0]
+    if wish.seconds is not None or wish.megabytes is not None:
+        return fitting[-1]
+    return min(fitting, key=lambda choice: (abs(choice.ratio - USUAL[method]), -choice.decay))

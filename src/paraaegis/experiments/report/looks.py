@@ -1,0 +1,16 @@
+"""How methods look: Okabe and Ito's colours, which colour-blind readers tell apart, and a marker each."""
+
+from __future__ import annotations
+
+STYLES = {
+    "fedavg": ("#000000", "*"),
+    "dp-fedavg": ("#999999", "v"),
+    "varying-dp": ("#999999", "<"),
+    "lwe-secagg": ("#999999", "s"),
+    "serial": ("#CC79A7", "X"),
+    "ckks-fedavg": ("#0072B2", "D"),
+    "paraaegis-static": ("#E69F00", "o"),
+    "paraaegis-dynamic": ("#56B4E9", "P"),
+    "paraaegis-feedback": ("#009E73", "^"),
+}
+OTHER = ("#D55E00", "o")

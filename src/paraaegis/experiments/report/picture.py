@@ -1,0 +1,58 @@
+"""The trade-off as a PNG and the results as Markdown, for a README."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paraaegis.experiments.report.collect import Run
+from paraaegis.experiments.report.figures import pareto
+from paraaegis.experiments.report.looks import OTHER, STYLES
+from paraaegis.experiments.report.page import headline, results
+
+
+def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
+    """Accuracy against time and against bytes, a row a split, with the front that no run beats in both."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    splits = list(dict.fromkeys(run.split for run in runs))
+    figure, panels = plt.subplots(
+        len(splits), 2, figsize=(11, 0.6 + 3.2 * len(splits)), sharey=True, squeeze=False, layout="constrained"
+    )
+    for (left, right), split in zip(panels, splits, strict=True):
+        chosen = [run for run in runs if run.split == split]
+        _panel(left, chosen, [run.result.seconds for run in chosen], "seconds")
+        both = [run.megabytes("up") + run.megabytes("down") for run in chosen]
+        _panel(right, chosen, both, "MB a client and round, up and down")
+        left.set_ylabel("accuracy, %" if len(splits) == 1 else f"{split}\naccuracy, %")
+    handles: dict[str, Any] = {}
+    for panel in panels.flat:
+        handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _panel(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str) -> None:
+    points = list(zip(costs, [run.accuracy for run in runs], strict=True))
+    front = pareto(points)
+    panel.step([x for x, _ in front], [y for _, y in front], where="post", color="#888888", linestyle=":", zorder=2)
+    for run, (cost, accuracy) in zip(runs, points, strict=True):
+        colour, marker = STYLES.get(run.result.method, OTHER)
+        label_of = run.row or run.label
+        panel.scatter(cost, accuracy, s=70, color=colour, marker=marker, label=label_of, zorder=3)
+    panel.set(xlabel=label, xlim=(0, None), ylim=(0, 104))
+    panel.grid(alpha=0.3)
+
+
+def markdown(runs: Sequence[Run]) -> str:
+    """The headline and the table of results."""
+    names, rows = results(runs)
+    lines = [headline(runs), "", "| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([*lines, "", "MB: a client and round.", ""])
