@@ -2,9 +2,9 @@
 
     python benchmarks/cost_model.py
 
-Measures this machine, runs plain averaging for the time of training, then the comparison's rows. Ends with 1 if a
-prediction is off by more than a fifth. A shared machine's speed changes from minute to minute: the machine is
-measured before each row, and seconds are the median round's.
+Measures this machine and the time of training, by plain averaging, and runs the comparison's rows. Ends with 1 if a
+prediction is off by more than a fifth. A shared machine's speed changes from minute to minute: it is measured at every
+row, training before and after it, and seconds are the median round's.
 """
 
 from __future__ import annotations
@@ -59,16 +59,18 @@ def main() -> int:
     """Print predicted beside measured; 1 if one is off by more than the limit."""
     cells = [cell for cell in cells_of(read_preset("quick"), []) if cell.split == "iid"]
     plain = next(cell for cell in cells if cell.label == "fedavg")
-    length, worst = model_length(plain.config, plain.config.model.name), 0.0
+    length, worst = model_length(plain.config.model.name, plain.config), 0.0
     print(f"{'':30} {'seconds a round':>24} {'MB up a round':>20} {'MB down a round':>20}")
     with tempfile.TemporaryDirectory() as folder:
+        before = wall(lines_of(plain, Path(folder) / "first"))
         for number, cell in enumerate(cells):
-            machine = gauge()
-            before = wall(lines_of(plain, Path(folder) / f"pilot-{number}"))
+            machine = gauge(methods=("fedavg", cell.config.protect.method))
+            lines = lines_of(cell, Path(folder) / str(number))
+            after = wall(lines_of(plain, Path(folder) / f"after-{number}"))
             clients = plain.config.sampled
             unprotected = estimate(machine, Setting(method="fedavg", length=length, clients=clients, rounds=1)).seconds
-            expected = predicted(machine, cell, length, (before - unprotected) / clients)
-            lines = lines_of(cell, Path(folder) / str(number))
+            expected = predicted(machine, cell, length, ((before + after) / 2 - unprotected) / clients)
+            before = after
             ups = sum(sum(line.bytes_up.values()) for line in lines) / len(lines)
             downs = sum(sum(line.bytes_down.values()) for line in lines) / len(lines)
             measured = (wall(lines), ups, downs)

@@ -53,8 +53,12 @@ def plan(
         if value is not None and not value > 0:
             raise ConfigError(f"--{name} must be above 0, got {value:g}")
     chosen = _chosen(config, settings or [], clients, rounds, method, epsilon)
-    length = _length(model, chosen)
-    machine = gauge(chosen.protect.profile, lambda name: typer.echo(f"measuring this machine: {name}", err=True))
+    length = _length(model, chosen, known=config is not None)
+
+    def told(name: str) -> None:
+        typer.echo(f"measuring this machine: {name}", err=True)
+
+    machine = gauge(chosen.protect.profile, ("fedavg", chosen.protect.method), told)
     flown = fly(chosen, pilot_rounds, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
     if flown is not None and train_seconds is None:
         train_seconds = train_seconds_of(flown, chosen, machine, length, bandwidth is None)
@@ -93,8 +97,8 @@ def _chosen(
     return make_config({}, ["privacy.calibration=tight", "privacy.noise=secret", *changes, *settings])
 
 
-def _length(model: str, config: Config) -> int:
-    """Values of a model: given as a number, or counted."""
+def _length(model: str, config: Config, known: bool) -> int:
+    """Values of a model: given as a number, or counted for the configuration's data, where that is `known`."""
     from paraaegis.errors import ConfigError
     from paraaegis.learn.names import MODEL_NAMES
 
@@ -106,7 +110,7 @@ def _length(model: str, config: Config) -> int:
         raise ConfigError(f"--model must be a number of values or one of {', '.join(MODEL_NAMES)}, got {model!r}")
     from paraaegis.experiments.learners import model_length
 
-    return model_length(config, name)
+    return model_length(name, config if known or not model else None)
 
 
 def _write(config: Config, path: Path) -> None:

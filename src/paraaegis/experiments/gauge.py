@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import profile
 from paraaegis.engines.local import LocalEngine
 from paraaegis.experiments.bench_round import Still
-from paraaegis.experiments.cost import Line, Machine, MethodCost
+from paraaegis.experiments.cost import ALIASES, Line, Machine, MethodCost
 from paraaegis.experiments.wire import make_keys, resolve, wire
 from paraaegis.files import write_whole
 from paraaegis.protocol.desk import Desk
@@ -31,6 +31,7 @@ METHODS = ("fedavg", "dp-fedavg", "lwe-secagg", "serial", "ckks-fedavg", "paraae
 CLIENTS, ROUNDS = 4, 3
 SMALL, LARGE = 20_000, 300_000  # values: one chunk, and several for every process
 POINTS = ((SMALL, 0.1), (LARGE, 0.01), (LARGE, 0.2))
+_OTHERS = {"header", "ballot", "ckks", "shares"}  # kinds of bytes that are not values of four bytes each
 _DAY = 86_400.0
 _SECONDS = ("vote", "protect", "combine", "reveal")
 
@@ -55,7 +56,13 @@ def remembered(chosen: str = "precise", progress: Callable[[str], None] = lambda
         found = msgspec.json.decode(path.read_bytes(), type=Machine) if fresh else None
     except (OSError, msgspec.DecodeError):
         found = None
-    return found if found is not None and found.cores == os.cpu_count() else gauge(chosen, progress)
+    if found is not None and found.cores == os.cpu_count():
+        return found
+    found = gauge(chosen, METHODS, progress)
+    with suppress(OSError):  # a cache that cannot be written is no reason to fail
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda file: file.write(msgspec.json.encode(found)))
+    return found
 
 
 def _place(chosen: str) -> Path:
@@ -63,8 +70,10 @@ def _place(chosen: str) -> Path:
     return home / "paraaegis" / f"machine-{chosen}-{__version__}.json"
 
 
-def gauge(chosen: str = "precise", progress: Callable[[str], None] = lambda _: None) -> Machine:
-    """Play every method at a few sizes, fit its lines, and remember them."""
+def gauge(
+    chosen: str = "precise", methods: Sequence[str] = METHODS, progress: Callable[[str], None] = lambda _: None
+) -> Machine:
+    """Play these methods at a few sizes and fit their lines: two to five seconds each on two cores."""
     start = time.perf_counter()
     machine = Machine(
         cores=os.cpu_count() or 1,
@@ -76,13 +85,10 @@ def gauge(chosen: str = "precise", progress: Callable[[str], None] = lambda _: N
         methods={},
     )
     with SecretPool() as secrets, Pool() as pool:
-        for method in METHODS:
+        for method in dict.fromkeys(ALIASES.get(name, name) for name in methods):
             progress(method)
             _measure(machine, method, (secrets, pool))
     machine.seconds = time.perf_counter() - start
-    with suppress(OSError):  # a cache that cannot be written is no reason to fail
-        _place(chosen).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(_place(chosen), lambda file: file.write(msgspec.json.encode(machine)))
     return machine
 
 
@@ -94,7 +100,7 @@ def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> N
     kinds = last.bytes_up
     cost = MethodCost(
         inside=("elected" if last.agreement is not None else "all") if "ckks" in kinds else "none",
-        outside=("rest" if last.agreement is not None else "all") if "grid" in kinds else "none",
+        outside=("rest" if last.agreement is not None else "all") if kinds.keys() - _OTHERS else "none",
         votes=last.agreement is not None,
         exchanges=2 if last.agreement is not None or "shares" in kinds else 1,
         phases={},
@@ -109,7 +115,7 @@ def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> N
     cost.crowd = _fitted(variables, [line.seconds["wall"] / CLIENTS for line in crowd])
     if "shares" in kinds:
         cost.share = kinds["shares"] / CLIENTS**2
-    if "ckks" in kinds and not cost.votes:
+    if "ckks" in kinds:
         machine.cipher_up = kinds["ckks"] / CLIENTS / ciphertexts[-1]
         machine.cipher_down = last.bytes_down["ckks"] / CLIENTS / ciphertexts[-1]
     if method == "fedavg":
