@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +32,9 @@ def report(
     from paraaegis.files import write_whole
 
     if watch:
-        _watch(folders, out, title)
+        with suppress(KeyboardInterrupt):  # the way to end it
+            _watch(folders, out, title)
+        return
     runs, problems = collect(folders)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)

@@ -34,6 +34,11 @@ class Run:
         return self._parts[0] if len(self._parts) == 3 else self.label
 
     @property
+    def shared(self) -> bool:
+        """Whether its machine had other work too, so that its seconds cannot be compared."""
+        return "shared" in self.result.machine
+
+    @property
     def split(self) -> str:
         """How its data was shared out."""
         data = self.config.data

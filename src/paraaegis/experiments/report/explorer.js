@@ -65,7 +65,7 @@ const SLIDERS = {
   length: { min: 3, max: 9, step: 0.01, read: (x) => Math.round(10 ** x), write: Math.log10, show: (x) => `${Number(x.toPrecision(3)).toLocaleString("en")} values` },
   train: { min: -3, max: 4, step: 0.01, read: (x) => 10 ** x, write: (x) => Math.log10(Math.max(x, 1e-3)), show: duration },
   bandwidth: { min: 0, max: 4, step: 0.01, read: (x) => 10 ** x, write: Math.log10, show: (x) => figure(x, "Mbit/s") },
-  budget: { min: 0, max: 60, step: 1, read: (x) => x, write: (x) => x, show: (x, data) => `ε = ${data.budgets[x].epsilon}, δ = ${data.delta}` },
+  budget: { min: 0, max: 60, step: 1, read: (x) => x, write: (x) => x, show: (x, data) => `ε = ${data.budgets[x].epsilon}, δ = ${data.delta.toExponential()}` },
 };
 function explore(data) {
   const place = document.getElementById("explorer");
@@ -105,7 +105,7 @@ function explore(data) {
     put("run", duration(found.seconds));
     put("phases", Object.entries(found.phases).filter(([, seconds]) => seconds > 0)
       .map(([phase, seconds]) => `${phase} ${duration(seconds / setting.rounds)}`).join(", "));
-    put("sigma", noised ? `σ = ${sigma.toPrecision(3)} a coordinate at clip ${data.start.clip}` : "none");
+    put("sigma", noised ? `σ = ${sigma.toPrecision(3)} a coordinate at clip ${data.start.clip}, by exact accounting at client level` : "none");
     put("memory", `${bytes(found.memory_client)} client, ${bytes(found.memory_server)} server`);
     place.dataset.seconds = found.seconds;
     place.dataset.up = found.bytes_up;

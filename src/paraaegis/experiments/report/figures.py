@@ -59,6 +59,7 @@ def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float]) -> Figure:
                 "type": "scatter",
                 "mode": "markers",
                 "name": run.label,
+                "legendgroup": run.result.method,
                 "x": [cost],
                 "y": [run.accuracy],
                 "marker": {"size": 13, "color": colour, "symbol": symbol, "line": {"width": 1, "color": "#888"}},
@@ -95,10 +96,11 @@ def _lines(runs: Sequence[Run], label: str, values: Any) -> Figure:
             "type": "scatter",
             "mode": "lines+markers",
             "name": run.label,
+            "legendgroup": run.result.method,
             "x": [line.round for line in run.lines],
             "y": values(run),
             "line": {"color": _looks(run)[0], "width": 1.5, "dash": _DASHES[_rank(runs, run) % len(_DASHES)]},
-            "marker": {"size": 6, "symbol": _looks(run)[1]},
+            "marker": {"size": 6, "symbol": _looks(run)[1], "color": _looks(run)[0]},
         }
         for run in runs
     ]

@@ -24,15 +24,27 @@ function draw() {
     legend(place, data);
   });
 }
-function legend(place, data) {
+const SYMBOLS = { star: "★", "triangle-down": "▼", "triangle-left": "◀", square: "■", x: "✖", diamond: "◆", circle: "●", cross: "✚", "triangle-up": "▲" };
+const MANY = 10; // series: a legend of more shows one a method, the rest is told where the pointer is
+function legend(place, all) {
+  const first = (series, i) => !series.legendgroup || all.findIndex((other) => other.legendgroup === series.legendgroup) === i;
+  const short = all.length > MANY;
+  const data = short ? all.filter(first) : all;
   const list = place.nextElementSibling || place.parentElement.appendChild(document.createElement("ul"));
   list.className = "legend";
   list.replaceChildren(...data.map((series) => {
     const item = document.createElement("li");
     const key = item.appendChild(document.createElement("i"));
+    const symbol = series.mode && series.mode.includes("markers") && SYMBOLS[series.marker && series.marker.symbol];
+    if (symbol) {
+      key.textContent = symbol;
+      key.style.color = series.marker.color || series.line.color;
+      item.append((short && series.legendgroup) || series.name);
+      return item;
+    }
     const style = (series.line && series.line.dash) === "solid" || !series.line ? "solid" : "dashed";
     key.style.borderTop = `4px ${style} ${(series.line && series.line.color) || series.marker.color}`;
-    item.append(series.name);
+    item.append((short && series.legendgroup) || series.name);
     return item;
   }));
 }

@@ -123,7 +123,7 @@ def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     columns: dict[str, Callable[[Run], str]] = {
         "run": lambda run: run.label + (" (stopped)" if run.result.stopped else " (running)" if run.running else ""),
         "accuracy, %": lambda run: f"{run.accuracy:.2f}",
-        "seconds": lambda run: f"{run.result.seconds:.1f}",
+        "seconds": lambda run: f"{run.result.seconds:.1f}" + (" †" if run.shared else ""),
         "MB up": lambda run: f"{run.megabytes('up'):.2f}",
         "MB down": lambda run: f"{run.megabytes('down'):.2f}",
         "rounds": lambda run: str(run.result.rounds),
@@ -137,7 +137,9 @@ def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
 
 
 def overhead(runs: Sequence[Run], run: Run) -> float | None:
-    """Its time over that of plain averaging on the same data and machine."""
+    """Its time over that of plain averaging on the same data and machine; None where the machine had other work too."""
+    if run.shared:
+        return None
     same = (run.config.data, run.result.machine)
     plain = (one for one in runs if one.result.method == "fedavg" and (one.config.data, one.result.machine) == same)
     found = next(plain, None)
@@ -149,7 +151,8 @@ def _or_empty(value: float | None) -> str:
 
 
 def _results(runs: Sequence[Run]) -> str:
-    return _table(*results(runs)) + "<p>MB: a client and round. Click on a heading to sort.</p>"
+    note = " † beside other work on the same machine: not comparable." if any(run.shared for run in runs) else ""
+    return _table(*results(runs)) + f"<p>MB: a client and round.{note} Click on a heading to sort.</p>"
 
 
 def _privacy(runs: Sequence[Run]) -> str:

@@ -43,10 +43,12 @@ def _panel(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str) 
     front = pareto(points)
     panel.step([x for x, _ in front], [y for _, y in front], where="post", color="#888888", linestyle=":", zorder=2)
     for run, (cost, accuracy) in zip(runs, points, strict=True):
-        colour, marker = STYLES.get(run.result.method, OTHER)
-        label_of = run.row or run.label
-        panel.scatter(cost, accuracy, s=70, color=colour, marker=marker, label=label_of, zorder=3)
-    panel.set(xlabel=label, xlim=(0, None), ylim=(0, 104))
+        method = run.result.method
+        colour, marker = STYLES.get(method, OTHER)
+        panel.scatter(cost, accuracy, s=60, color=colour, marker=marker, label=method, zorder=3)
+        which = run.row.removeprefix(method).strip(" -").replace("_", ".")
+        panel.annotate(which, (cost, accuracy), (0, -7), textcoords="offset points", fontsize=7, ha="center", va="top")
+    panel.set(xlabel=label, xlim=(0, 1.08 * max(costs)), ylim=(0, 104))
     panel.grid(alpha=0.3)
 
 

@@ -1,0 +1,50 @@
+"""A plan that says "fits" is run as it was written, and must.
+
+    python benchmarks/plan_fits.py
+
+Three limits on the seconds of a run on the embedded data: 1.25, 1.5 and 2 times what the usual ratio is estimated at. The
+plan is made with a pilot, written, and run. Ends with 1 if a run takes longer than it was allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+METHODS = ("paraaegis-feedback", "paraaegis-static")
+COMMON = ("--set", "federation.rounds=12", "--set", "privacy.noise=seeded", "--pilot", "--json")
+
+
+def asked(*arguments: str) -> dict:
+    """One of our commands; its JSON."""
+    command = [sys.executable, "-m", "paraaegis", *arguments]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def main() -> int:
+    """Print what was allowed, planned and taken."""
+    late = 0
+    print(f"{'method':20} {'allowed, s':>10} {'ratio':>7} {'planned, s':>10} {'taken, s':>10}")
+    with tempfile.TemporaryDirectory() as folder:
+        for method in METHODS:
+            usual = asked("plan", "--method", method, *COMMON)["choice"]["estimate"]["seconds"]
+            for number, share in enumerate((1.25, 1.5, 2.0)):
+                plan, allowed = Path(folder) / f"{method}-{number}.toml", share * usual
+                limits = ("--method", method, "--seconds", str(allowed), "--write", str(plan))
+                answer = asked("plan", *limits, *COMMON)
+                taken = asked("run", str(plan), "--out", str(plan.with_suffix("")), "--json")["seconds"]
+                choice, late = answer["choice"], late + (answer["fits"] and taken > allowed)
+                fits = "" if answer["fits"] else "  does not fit, it says"
+                print(
+                    f"{method:20} {allowed:10.1f} {100 * choice['ratio']:6.1f}% {choice['estimate']['seconds']:10.1f} "
+                    f"{taken:10.1f}{fits}{'  TOO LATE' if answer['fits'] and taken > allowed else ''}",
+                    flush=True,
+                )
+    return int(late > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

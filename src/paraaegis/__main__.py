@@ -1,0 +1,5 @@
+"""`python -m paraaegis` is `paraaegis`."""
+
+from paraaegis.cli import main
+
+main()

@@ -1,0 +1,160 @@
+"""`paraaegis plan` and `paraaegis report` as they are typed."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from machine import MACHINE
+from paraaegis.cli import main
+from paraaegis.config import load_config
+from paraaegis.experiments import gauge as module
+from paraaegis.experiments.run import federate
+from toy import configure, learners_of
+
+PLAN = ("plan", "--model", "1000000", "--clients", "5", "--rounds", "10")
+
+
+@pytest.fixture
+def typed(monkeypatch, capsys, tmp_path):
+    """Types a command on the machine of the tests; the exit status, what it printed and said."""
+    monkeypatch.setattr(module, "gauge", lambda *_, **__: MACHINE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def type_in(*arguments):
+        monkeypatch.setattr(sys, "argv", ["paraaegis", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stopped:
+            code = stopped.code or 0
+        return code, *capsys.readouterr()
+
+    return type_in
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    out = tmp_path_factory.mktemp("comparison")
+    updates = np.random.default_rng(0).uniform(0, 0.3, (3, 2, 50)).astype(np.float32)
+    for method in ("fedavg", "paraaegis-feedback"):
+        config = configure("federation.clients=3", "federation.rounds=2", f"protect.method={method}")
+        federate(config, learners_of(updates), out / f"{method}--iid--seed0")
+    return out
+
+
+def test_a_plan_within_a_limit_is_shown_with_its_neighbours_and_guarantees(typed):
+    code, out, _ = typed(*PLAN, "--megabytes", "100")
+    assert code == 0
+    for text in ("cheaper", "chosen", "better", "paraaegis-feedback", "server and network", "Training is not counted"):
+        assert text in out
+
+
+def test_a_plan_as_json_says_the_same_and_keeps_the_limit(typed):
+    _, out, _ = typed(*PLAN, "--megabytes", "100", "--json")
+    answer = json.loads(out)
+    choice = answer["choice"]
+    assert answer["fits"]
+    assert choice["estimate"]["bytes_up"] + choice["estimate"]["bytes_down"] <= 100e6
+    better = answer["better"]["estimate"]
+    assert better["bytes_up"] + better["bytes_down"] > 100e6
+
+
+def test_a_wish_that_nothing_fulfils_gets_the_nearest(typed):
+    code, out, _ = typed(*PLAN, "--seconds", "0.001")
+    assert code == 0
+    assert "nearest" in out
+    assert "No ratio fulfils your wishes" in out
+
+
+def test_a_plan_is_written_as_a_configuration_that_can_be_run(typed, tmp_path):
+    code, _, _ = typed(*PLAN, "--epsilon", "4", "--megabytes", "200", "--write", tmp_path / "plan.toml")
+    config = load_config(tmp_path / "plan.toml")
+    assert code == 0
+    assert (config.protect.method, config.privacy.epsilon) == ("paraaegis-static", 4.0)
+    assert (config.privacy.calibration, config.privacy.noise) == ("tight", "secret")
+    assert (config.federation.clients, config.federation.rounds) == (5, 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--points", "2"), "add --pilot"),
+        (("--seconds", "0"), "--seconds must be above 0, got 0"),
+        (("--bandwidth", "-5"), "--bandwidth must be above 0, got -5"),
+        (("--model", "gpt"), "--model must be a number of values or one of mlp, cnn, resnet18, got 'gpt'"),
+        (("--method", "fedavg"), "a ratio is planned for"),
+        (("--clients", "0"), "federation.clients"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_a_line(typed, arguments, told):
+    code, out, err = typed("plan", *arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+@pytest.mark.parametrize(("name", "values"), [("resnet18", 11_191_242), ("mlp", None)])
+def test_a_model_is_counted_by_its_name(typed, name, values):
+    _, out, _ = typed("plan", "--model", name, "--json")
+    length = json.loads(out)["wish"]["length"]
+    assert length == values if values else length > 1000
+
+
+def test_a_pilot_measures_training_and_accuracy_on_the_configurations_data(typed):
+    arguments = ("--set", "federation.clients=3", "--set", "model.name=mlp", "--pilot", "--pilot-rounds", "2")
+    code, out, _ = typed("plan", *arguments, "--points", "90", "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["wish"]["train"] > 0
+    assert set(answer["pilot"]["by_ratio"]) == {"0.01", "0.05", "0.2"}
+    assert 0 <= answer["choice"]["points_lost"] <= 90
+
+
+def test_a_report_comes_with_a_picture_and_markdown(typed, comparison, tmp_path):
+    out = {name: tmp_path / f"report.{name}" for name in ("html", "png", "md")}
+    code, said, _ = typed("report", comparison, "--out", out["html"], "--png", out["png"], "--markdown", out["md"])
+    assert code == 0
+    assert said.split() == [str(path) for path in out.values()]
+    assert out["png"].read_bytes().startswith(b"\x89PNG")
+    assert "| fedavg |" in out["md"].read_text()
+    assert 'id="explorer"' in out["html"].read_text()
+
+
+def test_a_machine_is_measured_once_a_day(typed, comparison, tmp_path, monkeypatch):
+    measured = []
+    monkeypatch.setattr(module, "gauge", lambda *_, **__: measured.append(1) or MACHINE)
+    monkeypatch.setattr(module.os, "cpu_count", lambda: MACHINE.cores)
+    for _ in range(2):
+        typed("report", comparison, "--out", tmp_path / "report.html")
+    assert measured == [1]
+
+
+def test_a_watched_page_is_kept_fresh_until_it_is_interrupted(comparison, tmp_path):
+    folder, out = tmp_path / "runs", tmp_path / "report.html"
+    run = folder / "fedavg--iid--seed0"
+    run.mkdir(parents=True)
+    source = comparison / "fedavg--iid--seed0"
+    first, second = (source / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (run / "config.toml").write_bytes((source / "config.toml").read_bytes())
+    (run / "rounds.jsonl").write_text(first)
+    command = [sys.executable, "-m", "paraaegis", "report", str(folder), "--out", str(out), "--watch"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
+        _until(out.exists)
+        assert "(running)" in out.read_text()
+        assert 'http-equiv="refresh"' in out.read_text()
+        before = out.stat().st_mtime_ns
+        (run / "rounds.jsonl").write_text(first + second)
+        _until(lambda: out.stat().st_mtime_ns > before)
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=30) == 0
+
+
+def _until(done):
+    until = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.2)
