@@ -2,8 +2,8 @@
 
     python benchmarks/plan_fits.py
 
-Three limits on the seconds of a run on the embedded data: 1.25, 1.5 and 2 times what the usual ratio is estimated at. The
-plan is made with a pilot, written, and run. Ends with 1 if a run takes longer than it was allowed.
+Three limits on the seconds of a run on the embedded data: 1.25, 1.5 and 2 times what the usual ratio is estimated at.
+The plan is made with a pilot, written, and run. Ends with 1 if a run takes longer than it was allowed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMMON = ("--set", "federation.rounds=12", "--set", "privacy.noise=seeded", "--p
 def asked(*arguments: str) -> dict:
     """One of our commands; its JSON."""
     command = [sys.executable, "-m", "paraaegis", *arguments]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)  # noqa: S603
 
 
 def main() -> int:

@@ -104,8 +104,9 @@ def estimate(machine: Machine, setting: Setting) -> Estimate:
         found.bytes_down += down
         for phase, seconds in phases.items():
             found.phases[phase] = found.phases.get(phase, 0.0) + seconds
-        found.memory_client = max(found.memory_client, _client_memory(cost, setting.length, up + down))
-        found.memory_server = max(found.memory_server, BASE + 16 * load.inside + 8 * load.outside + up + down)
+        client, server = _memory(cost, setting, load, up + down)
+        found.memory_client = max(found.memory_client, client)
+        found.memory_server = max(found.memory_server, server)
     found.seconds = sum(found.phases.values())
     return found
 
@@ -138,7 +139,12 @@ def _dot(line: Line, variables: tuple[float, float, float]) -> float:
     return sum(factor * variable for factor, variable in zip(line, variables, strict=True))
 
 
-def _client_memory(cost: MethodCost, length: int, traffic: float) -> float:
-    """The model, its trained copy, the update and what is made of it; what is withheld twice; what travels."""
+def _memory(cost: MethodCost, setting: Setting, load: _Load, traffic: float) -> tuple[float, float]:
+    """Of a client: the model, its trained copy, the update and what is made of it; of the server: its sums.
+
+    Both hold what travels, with Flower in copies.
+    """
     vectors = 8 if cost.inside == "elected" and cost.outside == "none" else 6
-    return BASE + 4.0 * vectors * length + traffic
+    held, sums = BASE + 4.0 * vectors * setting.length, BASE + 16.0 * load.inside + 8.0 * load.outside
+    copies = (1, 1) if setting.bandwidth is None else (2, 3)
+    return held + copies[0] * traffic, sums + copies[1] * traffic
