@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,7 +27,8 @@ class Hand:
         self.learners = learners_of(updates, samples)
         config = configure(f"federation.clients={len(self.learners)}", f"federation.rounds={rounds}", *settings)
         self.wired = wired_of(config, self.learners)
-        self.plan, self.silos = self.wired.plan, self.wired.silos
+        self.plan = self.wired.plan
+        self.silos = {name: replace(silo, simulated=False) for name, silo in self.wired.silos.items()}
         self.states = {name: start(silo) for name, silo in self.silos.items()}
         self.weights = {name: self.plan.weight(learner.samples) for name, learner in self.learners.items()}
 

@@ -121,6 +121,14 @@ class Config(Section, frozen=True):
         """Clients in a round."""
         return max(1, round(self.federation.fraction * self.federation.clients))
 
+    def filled(self, other: Config) -> Config:
+        """The same with what a run fills in, and this leaves open, as in another."""
+        mine, theirs = self.federation, other.federation
+        federation = msgspec.structs.replace(
+            mine, quorum=mine.quorum or theirs.quorum, min_samples=mine.min_samples or theirs.min_samples
+        )
+        return msgspec.structs.replace(self, federation=federation)
+
     def digest(self) -> str:
         """A fingerprint of everything that changes a result, equal for all who take part."""
         relevant = msgspec.to_builtins(self)

@@ -55,3 +55,7 @@ class DriftError(ProtocolError):
 
 class RunError(ParaAegisError):
     """A run folder that belongs to another configuration or is damaged."""
+
+
+class BusyError(RunError):
+    """A run folder that another process is at work in."""

@@ -115,6 +115,10 @@ def outcome(line):
     return line.round, line.metrics, line.clients, line.agreement
 
 
+def is_over(node):
+    return any(json.loads(manifest.read_text())["over"] for manifest in node.glob("runs/*/manifest.json"))
+
+
 def waited(path, seconds=300):
     until = time.monotonic() + seconds
     while not path.exists():
@@ -174,14 +178,14 @@ def play_loss(out):
         waited(dying.with_suffix(".waiting"))
         trial.stop("client-3", signal.SIGKILL)
         played.follow(trial, run)
-        played.late = [node.name for node in played.nodes.values() if not list(node.glob("runs/*/finished"))]
+        played.late = [node.name for node in played.nodes.values() if not is_over(node)]
         dying.unlink()
         trial.bring_back("client-3")
         while trial.status(run) != "finished:completed":
             time.sleep(1)
         played.start(trial)
-        waited(next((played.nodes["client-3"] / "runs").glob("*")) / "finished")
-        while played.folder.checkpoint.exists():
+        until = time.monotonic() + 300
+        while played.folder.checkpoint.exists() and time.monotonic() < until:
             time.sleep(0.2)
     return played
 
@@ -291,6 +295,7 @@ def test_key_shares_survive_a_dropout_and_who_was_away_at_the_end_is_given_the_m
     (line,) = played.lines()
     assert line.clients == ["client-0", "client-1", "client-2"]
     assert played.late == ["client-3"]
+    assert all(is_over(node) for node in played.nodes.values())
     first, *others = played.models()
     assert first.any()
     assert all(np.array_equal(first, model) for model in others)

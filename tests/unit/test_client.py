@@ -19,6 +19,7 @@ from paraaegis.protocol.messages import (
     Reported,
     RollCall,
     Upload,
+    pack,
 )
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import pack_positions, unpack_positions
@@ -143,6 +144,14 @@ def test_a_round_is_answered_once(settings):
     playing.send(ME, playing.begin(1))
     refused(playing, playing.begin(1), "answered round 1, attempt 0 already")
     assert playing.learners[ME].trained == 1
+
+
+@pytest.mark.parametrize("settings", [STATIC, FEDAVG, FEEDBACK], ids=["static", "fedavg", "feedback"])
+def test_a_simulation_that_was_interrupted_answers_a_round_again_with_the_same_bits(settings):
+    playing = hand(*settings)
+    playing.silos[ME] = replace(playing.silos[ME], simulated=True)
+    first, again = (pack(playing.send(ME, playing.begin(1)))[1:] for _ in range(2))
+    assert [bytes(memoryview(frame)) for frame in first] == [bytes(memoryview(frame)) for frame in again]
 
 
 def test_another_attempt_is_answered_in_another_order_and_once():

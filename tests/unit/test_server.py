@@ -14,6 +14,7 @@ from paraaegis.crypto.sealing import new_pair, unseal
 from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import CryptoError, DriftError, ProtocolError, RunError
 from paraaegis.experiments.wire import resolve, wire
+from paraaegis.protocol.client import start
 from paraaegis.protocol.desk import Desk, Reply
 from paraaegis.protocol.messages import Begin, Elected, Finish, Peek, Rescue, RollCall, pack, unpack, unpack_aggregate
 from paraaegis.protocol.server import drive, serve
@@ -373,6 +374,28 @@ def test_a_client_that_lost_its_last_states_is_brought_up_to_date():
     rest = Served(playing, honest, msgspec.structs.replace(decode_state(data), history=history)).run()
     assert rest.lines[-1].clients == list(playing.silos)
     np.testing.assert_array_equal(rest.model("client-2"), first.model())
+
+
+@each_method
+@pytest.mark.parametrize("history", [2, 5])
+def test_a_client_that_lost_its_disk_while_the_run_goes_on_is_brought_up_to_date(settings, history):
+    """From the history, or where that no longer reaches it by a peer's model."""
+    playing = Hand(np.ones((5, 1, LENGTH)), "federation.quorum=4", f"federation.history={history}", *settings, rounds=6)
+    lost = []
+
+    def meddle(client, request, answer):
+        if client == "client-2" and isinstance(request, Begin) and request.where.number == 4 and not lost:
+            playing.states[client] = start(playing.silos[client])
+            lost.append(client)
+        try:
+            return answer()
+        except ProtocolError as error:
+            return str(error)
+
+    done = served(playing, meddle)
+    assert [line.round for line in done.lines if "client-2" not in line.clients] == [4]
+    assert ("snapshot" in done.lines[4].bytes_up) == (history == 2)
+    np.testing.assert_array_equal(done.model("client-2"), done.model())
 
 
 def test_nobody_seals_models_for_a_client_that_does_not_answer_and_it_is_rescued_when_it_is_back():

@@ -103,8 +103,11 @@ def test_when_a_run_is_over_those_that_were_over_before_go_and_an_interrupted_on
         store.save(STATE)
         if run != "interrupted":
             store.finish()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["interrupted", "last"]
+    store.__exit__(None, None, None)
+    assert [len(list((tmp_path / run).glob("*.npy"))) > 0 for run in ("first", "interrupted", "last")] == [0, 1, 1]
     assert same(opened(tmp_path / "last").state(), STATE)
+    assert not opened(tmp_path / "interrupted").forgotten
+    assert opened(tmp_path / "first").forgotten  # so that it is not begun again, in the same orders
 
 
 def test_a_second_process_waits_for_the_first(tmp_path):

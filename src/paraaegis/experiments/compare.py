@@ -90,12 +90,7 @@ def _is_done(cell: Cell, out: Path) -> bool:
     found = RunFolder(out / cell.folder).read_config()
     if found is None:
         return False
-    filled = msgspec.structs.replace(
-        cell.config.federation,
-        quorum=cell.config.federation.quorum or found.federation.quorum,
-        min_samples=cell.config.federation.min_samples or found.federation.min_samples,
-    )
-    return msgspec.structs.replace(cell.config, federation=filled).digest() == found.digest()
+    return cell.config.filled(found).digest() == found.digest()
 
 
 def row_of(cell: Cell, result: Result) -> TableRow:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,17 @@ from paraaegis.config import Config
 from paraaegis.crypto.pool import Pool
 from paraaegis.engines.flower.client import ClientApp, make_client_app
 from paraaegis.engines.flower.server import Connect, GridCarrier, ServerApp, make_server_app
-from paraaegis.errors import ConfigError, ParaAegisError
+from paraaegis.errors import BusyError, ConfigError
 from paraaegis.experiments.folder import RunFolder
-from paraaegis.experiments.node import MakeLearner, SaveModel, SiloNode, client_names, evaluators, load_resolved
+from paraaegis.experiments.node import (
+    MakeLearner,
+    SaveModel,
+    SiloNode,
+    client_names,
+    evaluators,
+    load_resolved,
+    short_name,
+)
 from paraaegis.experiments.run import complete
 from paraaegis.experiments.wire import check, make_plan
 from paraaegis.methods import find_method
@@ -28,16 +37,21 @@ def server_app(holdout: bool = True) -> ServerApp:
     """The server of a federation: run-config `folder` names the run's folder, which holds config.toml."""
 
     def run(connect: Connect, settings: Mapping[str, Any]) -> None:
+        if not settings.get("folder"):
+            raise ConfigError("the run needs --run-config 'folder=\"…\"', the folder that holds its config.toml")
         folder = RunFolder(Path(str(settings["folder"])))
-        config = load_resolved(folder.config)
-        with folder.claimed(config, fresh=False):
-            folder.error.unlink(missing_ok=True)
-            try:
+        try:
+            config = load_resolved(folder.config)
+            with folder.claimed(config, fresh=False):
+                folder.error.unlink(missing_ok=True)
                 if folder.read_result() is None or folder.checkpoint.exists():
                     serve_run(config, folder, connect(config.engine.deadline, config.federation.quorum, _say), holdout)
-            except ParaAegisError as error:
+        except BusyError:
+            raise  # what the other one leaves there is its own
+        except Exception as error:
+            with suppress(OSError):
                 folder.error.write_text(f"{error}\n")
-                raise
+            raise
 
     return make_server_app(run)
 
@@ -47,31 +61,33 @@ def serve_run(config: Config, folder: RunFolder, carrier: GridCarrier, holdout: 
 
     A run that is over is served once more where a client was away at its end and lacks the last model.
     """
-    names, stored = client_names(config), folder.restore()
-    present = carrier.meet(names, config.engine.deadline, len(names) if stored is None else config.federation.quorum)
-    carrier.enrol(present)
-    if stored is None:
-        state = ServerState(run=run_name(config))
-    else:
-        state = stored[0]
+    stored = folder.restore()
+    state, over = stored[0] if stored else ServerState(run=run_name(config)), folder.result.exists()
+    if stored and config.privacy.noise == "secret":
         state.attempt += 1  # what the interrupted round sent may be out already: its order is not used again
     folder.save(state, {})
+    if not over or state.late:
+        _serve(config, folder, carrier, state, holdout)
+    if state.late:
+        _say(f"{', '.join(state.late)} lack the last model; start the run again when they are there, to hand it over")
+    complete(config, folder, state.stopped, keep=bool(state.late))
+
+
+def _serve(config: Config, folder: RunFolder, carrier: GridCarrier, state: ServerState, holdout: bool) -> None:
+    names, over = client_names(config), folder.result.exists()
+    awaited: Sequence[str] = state.late if over else names
+    enough = 1 if over else config.federation.quorum if state.weights else len(names)
+    present = carrier.meet(awaited, config.engine.deadline, enough)
+    carrier.enrol(present)
     plan = check(config, make_plan(config, names, carrier.length(present), evaluators(config, holdout), state.run))
     with Pool(config.engine.processes) as pool:
         desk = Desk(plan, find_method(config.protect.method).server(config, pool), state, folder.history.keep)
-        drive(
-            serve(desk, over=folder.result.exists()), carrier.carry, folder.append, lambda kept: folder.save(kept, {})
-        )
-    if state.late:
-        _say(
-            f"{', '.join(state.late)} lack the last model; once they are connected, start the run again to hand it over"
-        )
-    complete(config, folder, state.stopped, keep=bool(state.late))
+        drive(serve(desk, over), carrier.carry, folder.append, lambda kept: folder.save(kept, {}))
 
 
 def run_name(config: Config) -> str:
     """A name that no other run has, so that no secret order comes twice; a simulation's can be made again."""
-    name = config.digest()[:16]
+    name = short_name(config)
     return name if config.privacy.noise == "seeded" else f"{name}-{secrets.token_hex(8)}"
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import tomli_w
 
 from paraaegis.config import Config, load_config
-from paraaegis.errors import ParaAegisError, RunError
+from paraaegis.errors import BusyError, ParaAegisError, RunError
 from paraaegis.experiments.history import History
 from paraaegis.files import write_whole
 from paraaegis.privacy.ledger import read_ledger
@@ -72,7 +72,7 @@ class RunFolder:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise RunError(
+                raise BusyError(
                     f"another process is running in {self.path}; wait for it or choose another --out"
                 ) from error
             self._check(config, fresh)
@@ -90,7 +90,7 @@ class RunFolder:
             return None
 
     def _check(self, config: Config, fresh: bool) -> None:
-        ours = {self.config, self.lines, self.ledger, self.checkpoint, self.keys, self.model, self.result}
+        ours = {self.config, self.lines, self.ledger, self.checkpoint, self.keys, self.model, self.result, self.error}
         if fresh:
             self._keep_what_was_spent()
             for path in ours:
@@ -125,7 +125,7 @@ class RunFolder:
 
     def _same(self, config: Config) -> None:
         try:
-            found = load_config(self.config)
+            found = load_config(self.config).filled(config)
         except ParaAegisError as error:
             raise RunError(f"{self.config} cannot be read ({error}); --fresh starts over") from error
         differing = list(_differences(msgspec.to_builtins(found), msgspec.to_builtins(config)))

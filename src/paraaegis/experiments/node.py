@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from paraaegis.config import Config, load_config
 from paraaegis.crypto.keys import load_identity, load_keys
 from paraaegis.crypto.pool import SecretPool
-from paraaegis.errors import ConfigError
+from paraaegis.errors import ConfigError, UpdateError
 from paraaegis.experiments.enrolment import KeyFolder
 from paraaegis.experiments.wire import check, make_plan, make_silo, resolve
 from paraaegis.files import write_whole
@@ -46,8 +46,14 @@ class Late:
 
     @cached_property
     def made(self) -> Learner:
-        """The learner itself."""
-        return self._make()
+        """The learner itself; refused if its data is not what the node was introduced with."""
+        learner = self._make()
+        if learner.samples != self.samples:
+            raise UpdateError(
+                f"there are {learner.samples} samples now and were {self.samples} when the node introduced itself: "
+                "restart the run, so that all agree on weights again"
+            )
+        return learner
 
     def initial(self) -> Vector:
         """See Learner."""
@@ -78,6 +84,11 @@ def load_resolved(path: Path) -> Config:
     """A silo's or a server's configuration; the quorum, if it is not set, is worked out by everyone alike."""
     config = load_config(path)
     return resolve(config, [config.federation.min_samples])
+
+
+def short_name(config: Config) -> str:
+    """What the names of a configuration's runs begin with."""
+    return config.digest()[:16]
 
 
 def client_names(config: Config) -> tuple[str, ...]:
@@ -158,6 +169,10 @@ class SiloNode:
     def silo(self, run: str) -> Iterator[Silo]:
         """The node's client of a run; many values are encrypted by processes that end with the context."""
         config, keys = self.config, load_keys(self.folder / "keys")
+        if not run.startswith(short_name(config)):
+            raise ConfigError(
+                f"the run {run} is of another configuration than this silo's, {short_name(config)}: all need the same"
+            )
         names, length = client_names(config), self._facts.length
         plan = check(config, make_plan(config, names, length, evaluators(config, self.holdout), run))
         with SecretPool(config.engine.processes) as pool:

@@ -12,7 +12,7 @@ import tomli_w
 
 from paraaegis.config import Config
 from paraaegis.crypto.keys import new_identity, save_keys
-from paraaegis.engines.flower.trial import Trial
+from paraaegis.engines.flower.trial import Trial, sweep
 from paraaegis.errors import RunError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.node import client_names
@@ -41,19 +41,25 @@ def up(
 
     `out` is the run's folder, as of a run in one process; `nodes/` in it holds the silos', `flower/` logs and the like.
     """
-    folder, nodes = prepare(config, out, fresh)
-    if (done := read_done(folder)) is not None:
-        gather(folder, nodes)
-        return done
-    say(f"starting a SuperLink and {len(nodes)} SuperNodes on this machine")
     place = out / "flower"
-    try:
+    sweep(place)
+    folder, nodes = prepare(config, out, fresh)
+    if not _is_over(folder):
+        say(f"starting a SuperLink and {len(nodes)} SuperNodes on this machine")
         with Trial(place, nodes) as trial:
             run = trial.run(write_app(place / "app"), {"folder": str(folder.path.resolve())})
             say(f"run {run}; logs are in {place / 'logs'}")
-            return follow(trial, run, folder, on_line, place / "logs")
-    finally:
-        gather(folder, nodes)
+            follow(trial, run, folder, on_line, place / "logs")
+    gather(folder, nodes)
+    done = read_done(folder)
+    if done is None:
+        raise RunError(f"{folder.result} is gone")
+    return done
+
+
+def _is_over(folder: RunFolder) -> bool:
+    """Whether there is a result, and no client that still lacks the last model."""
+    return read_done(folder) is not None and not folder.checkpoint.exists()
 
 
 def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
@@ -72,7 +78,10 @@ def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder
         if fresh:
             shutil.rmtree(out / "nodes", ignore_errors=True)
     nodes = {name: out / "nodes" / name for name in client_names(resolved)}
-    if not all((node / "identity").exists() for node in nodes.values()):
+    missing = [node for node in nodes.values() if not (node / "identity").exists()]
+    if missing and any((node / "runs").exists() for node in nodes.values()):
+        raise RunError(f"{missing[0] / 'identity'} is gone, and the run cannot go on without it; --fresh starts over")
+    if missing:
         keys = make_keys(resolved)
         content = tomli_w.dumps(msgspec.to_builtins(resolved)).encode()
         for node in nodes.values():
@@ -98,9 +107,9 @@ def write_app(folder: Path, code: str = _APP) -> Path:
     return folder
 
 
-def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Path) -> Result:
+def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Path) -> None:
     """Show lines as they come, until the result is there; raises if the run ends without one."""
-    shown, asked = 0, time.monotonic()
+    shown, asked, before = 0, time.monotonic(), read_done(folder)
     while True:
         over = False
         if time.monotonic() - asked > _ASK:
@@ -109,8 +118,8 @@ def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Pat
         for line in lines[shown:]:
             on_line(line)
         shown = len(lines)
-        if (done := read_done(folder)) is not None:
-            return done
+        if _is_over(folder) or (before is None and read_done(folder) is not None):
+            return
         if folder.error.exists():
             raise RunError(f"the server stopped: {folder.error.read_text().strip()}")
         if over:
@@ -120,10 +129,10 @@ def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Pat
 
 
 def gather(folder: RunFolder, nodes: dict[str, Path]) -> None:
-    """Bring together what a run in one process leaves in one folder: all clients' ledgers, the first one's model."""
+    """Bring together what a run in one process leaves in one folder: all clients' ledgers, and the model."""
     ledgers = [node / "ledger.jsonl" for node in nodes.values()]
     content = b"".join(path.read_bytes() for path in ledgers if path.exists())
     write_whole(folder.ledger, lambda file: file.write(content))
-    model = next(iter(nodes.values())) / "model.pt"
-    if model.exists():
-        shutil.copyfile(model, folder.model)
+    models = [node / "model.pt" for node in nodes.values() if (node / "model.pt").exists()]
+    if models:
+        shutil.copyfile(models[0], folder.model)

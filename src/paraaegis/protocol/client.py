@@ -83,6 +83,7 @@ def _hello(silo: Silo, state: ClientState, message: RollCall) -> Hello:
         fingerprint=fingerprint(silo.vote_key, plan.run, 0, 0, test, silo.ckks_id),
         public=silo.identity[1],
         applied=state.applied,
+        holds=state.number if state.phase == "sent" else 0,
     )
 
 
@@ -233,7 +234,8 @@ def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:
     number, attempt = message.where.number, message.where.attempt
     if not 1 <= number <= silo.plan.rounds:
         raise ProtocolError(f"rounds go from 1 to {silo.plan.rounds}, got {number}")
-    if (number, attempt) <= (state.number, state.attempt):
+    came, answered = (number, attempt), (state.number, state.attempt)
+    if came < answered or (came == answered and not silo.simulated):  # a simulation that was interrupted is replayed
         raise ProtocolError(
             f"{silo.name} answered round {state.number}, attempt {state.attempt} already; it answers each once and "
             f"in order, got round {number}, attempt {attempt}"

@@ -16,11 +16,13 @@ from paraaegis.protocol.messages import (
     Aggregate,
     Begin,
     Frames,
+    Hello,
     Message,
     Peek,
     Report,
     Reported,
     Rescue,
+    RollCall,
     Snapshot,
     Where,
     expect,
@@ -72,6 +74,8 @@ class Desk:
     def __init__(self, plan: Plan, half: ServerHalf, state: ServerState, keep: Keep = lambda past: past) -> None:
         self.plan, self.half, self.state, self._keep = plan, half, state, keep
         self._silent: set[str] = set()  # who did not answer when it was last asked
+        self.doubtful: set[str] = set()  # who answered with an error: what it has is asked anew
+        self._told: dict[str, tuple[int, int]] = {}  # the round in which a client said which round's vote it knows
         self.rescues: dict[str, Rescue] = {}
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}
@@ -103,6 +107,8 @@ class Desk:
                 (self._silent.add if reply.lost else self._silent.discard)(reply.client)
                 if self._take(line, reply, take):
                     answered.append(reply.client)
+                elif not reply.lost:
+                    self.doubtful.add(reply.client)
             if not waiting:
                 break
             reply = yield None
@@ -151,10 +157,33 @@ class Desk:
         self.state.stopped = f"round {line.round}: {line.declined[first]}"
         return True
 
+    def welcome(self, client: str, hello: Hello) -> None:
+        """Take down what a client is and has; refuses one that is not like the others."""
+        plan, state = self.plan, self.state
+        same({client: hello.config}, "configurations", plan.config)
+        same({client: hello.model}, "first models", state.agreed[0])
+        same({client: hello.fingerprint}, "secret orders or CKKS keys", state.agreed[1])
+        if hello.weight < (least := max(1, 0 if plan.uniform else plan.min_samples)):
+            raise ProtocolError(f"{client} has {hello.weight} samples, at least {least} are needed")
+        if (known := state.weights.get(client, hello.weight)) != hello.weight:
+            raise ProtocolError(f"{client} came back with other sample counts: {known} became {hello.weight}")
+        if hello.applied > state.number:
+            raise ProtocolError(
+                f"{client} is past round {hello.applied}, the server's state is of round {state.number}: it is old"
+            )
+        state.weights[client], state.publics[client] = hello.weight, hello.public
+        state.seen[client], self._told[client] = hello.applied, (state.number, hello.holds)
+        self.doubtful.discard(client)
+
     def missed(self, client: str) -> tuple[Aggregate, ...]:
         """The aggregates that this client has not seen, without what it knows of them."""
+        told, holds = self._told.get(client, (0, 0))
+
+        def known(past: Aggregate) -> bool:
+            return client in past.clients and (past.number > told or past.number == holds)
+
         return tuple(
-            msgspec.structs.replace(past, elected=None) if client in past.clients else past
+            msgspec.structs.replace(past, elected=None) if known(past) else past
             for past in self.state.history
             if past.number > self.state.seen[client]
         )
@@ -164,6 +193,7 @@ class Desk:
 
         A silent client is not waited upon: it says what it lacks when it is back, and gets it in the next round.
         """
+        yield from self._recall(line, [client for client in clients if client in self.doubtful - self._silent])
         oldest = min((past.number for past in self.state.history), default=1)
         late = [client for client in clients if self.state.seen[client] + 1 < oldest and client not in self._silent]
         self.rescues = {}
@@ -180,6 +210,21 @@ class Desk:
             yield from self.ask(line, {peer: request}, take)
             if self.rescues:
                 return
+
+    def _recall(self, line: Line, clients: Collection[str]) -> Steps:
+        """Ask anew what these have: one that lost its disk is further behind than it was."""
+        where = self.plan.where(0)
+
+        def take(client: str, reply: Message) -> None:
+            try:
+                self.welcome(client, expect(reply, Hello, where))
+            except DriftError as error:  # one of them alone does not stop the others
+                raise ProtocolError(str(error)) from error
+
+        if clients:
+            before = dict(line.dropped)
+            yield from self.ask(line, dict.fromkeys(clients, RollCall(where=where)), take)
+            line.dropped = before  # who is dropped now, what follows tells
 
     def called(self, members: set[str]) -> list[str]:
         """Who hears of a round: members, who train in it, and evaluators, who only report."""

@@ -76,6 +76,7 @@ class Hello(Message, frozen=True, tag="hello"):
     fingerprint: str
     public: bytes = b""  # to which key shares for this client are sealed
     applied: int = 0  # rounds in its model
+    holds: int = 0  # the round whose elected positions it still knows
 
 
 class Begin(Message, frozen=True, tag="begin"):

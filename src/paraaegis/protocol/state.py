@@ -76,6 +76,7 @@ class ServerState(msgspec.Struct, kw_only=True):
     number: int = 0  # rounds finished
     attempt: int = 0  # of every round from here on; a run that goes on with fresh noise must not repeat an order
     weights: dict[str, int] = {}  # of enrolled clients: sample counts, or 1 each
+    agreed: tuple[str, str] = ("", "")  # what all said at first: digest of the first model, fingerprint of a test order
     publics: dict[str, bytes] = {}  # of enrolled clients: what shares and models for them are sealed to
     seen: dict[str, int] = {}  # the last round each client has applied
     history: list[Aggregate] = []  # kept apart from the rest of the state, see encode_state

@@ -96,6 +96,8 @@ def answer(node: Node, frames: Frames) -> Frames:
     if not run.replace("-", "").isalnum():
         raise ProtocolError(f"a run is named by letters and digits, got {run!r}")
     with node.silo(run) as silo, Store(node.folder / "runs" / run) as store:
+        if store.forgotten:
+            raise ProtocolError(f"run {run} is over and its state is gone; each round is answered once")
         state = client.start(silo) if store.empty else store.state()
         trains = isinstance(message, Begin) and message.train
         again = trains and message.where.number == state.number  # a round that was interrupted is trained anew

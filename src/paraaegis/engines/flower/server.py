@@ -19,7 +19,7 @@ __all__ = ["Card", "Connect", "GridCarrier", "ServerApp", "make_server_app"]
 
 POLL, SLOWEST = 0.2, 2.0  # seconds between two looks for replies, at first and after a while: each look costs a request
 
-INTRODUCTION = 60.0  # seconds in which a newcomer says who it is
+INTRODUCTION = 30.0  # seconds that all wait for a newcomer to say who it is
 Connect = Callable[[float, int, Callable[[str], None]], "GridCarrier"]  # of a deadline, a quorum, someone to tell
 
 
@@ -51,6 +51,7 @@ class GridCarrier:
         self._grid, self._deadline, self._quorum, self._say = grid, deadline, quorum, say
         self._names: dict[int, str] = {}  # of nodes that said who they are
         self._cards: dict[str, Card] = {}
+        self._asked: dict[str, int] = {}  # by message: nodes that have not said yet who they are
 
     def meet(self, clients: Sequence[str], patience: float, enough: int) -> list[str]:
         """Wait until all clients are there, or for as long as patience lasts if `enough` of them are; those who are."""
@@ -153,22 +154,37 @@ class GridCarrier:
                 pause = min(1.3 * pause, SLOWEST)
 
     def _present(self) -> dict[str, int]:
-        """Connected nodes by the names of their clients; newcomers are asked."""
+        """Connected nodes by the names of their clients. Newcomers are asked, and waited for a little.
+
+        Who has much data to read answers later, and is there from then on.
+        """
         connected = set(self._grid.get_node_ids())
-        new = {
-            str(node): Message(RecordDict(), node, "query.who", ttl=INTRODUCTION)
-            for node in connected - set(self._names)
-        }
-        for node, content, error in self._exchange(new, time.monotonic() + min(INTRODUCTION, self._deadline)):
+        new = sorted(connected - set(self._names) - set(self._asked.values()))
+        asked = [Message(RecordDict(), node, "query.who", ttl=self._deadline) for node in new]
+        if asked:
+            self._asked |= dict(zip(self._grid.push_messages(asked), new, strict=True))
+        until = time.monotonic() + min(INTRODUCTION, self._deadline)
+        while self._introduced() & set(new) and time.monotonic() < until:
+            time.sleep(POLL)
+        return {self._names[node]: node for node in sorted(connected) if node in self._names}
+
+    def _introduced(self) -> set[int]:
+        """Take the answers that are there; the nodes that have not answered."""
+        for identity, node in list(self._asked.items()):
+            reply = next(iter(self._grid.pull_messages([identity])), None)
+            if reply is None:
+                continue
+            del self._asked[identity]
             try:
-                if content is not None:
-                    from_error(content)
-                if content is None or "who" not in content.config_records:
-                    raise ProtocolError(error or "it does not say who it is")
-                self._enter(int(node), msgspec.convert(dict(content.config_records["who"]), Card))
+                if reply.has_error():
+                    raise ProtocolError(f"{reply.error.reason or 'failed'} (code {reply.error.code})")
+                from_error(reply.content)
+                if "who" not in reply.content.config_records:
+                    raise ProtocolError("it does not say who it is")
+                self._enter(node, msgspec.convert(dict(reply.content.config_records["who"]), Card))
             except (ProtocolError, msgspec.ValidationError) as refused:
                 self._say(f"node {node} is left out: {refused}")
-        return {self._names[node]: node for node in sorted(connected) if node in self._names}
+        return set(self._asked.values())
 
     def _enter(self, node: int, card: Card) -> None:
         for other in [known for known, called in self._names.items() if called == card.name]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +27,7 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
     files: dict[str, str] = {}
     values: dict[str, int | float | str] = {}
     written: int = 0
+    over: bool = False  # the run is over; without files it is forgotten too, and never begun again
 
 
 class Store:
@@ -69,6 +69,11 @@ class Store:
         """Whether nothing was saved yet."""
         return not self._manifest.files
 
+    @property
+    def forgotten(self) -> bool:
+        """Whether a run was played to its end here and its state is gone: answering it anew would repeat its orders."""
+        return self._manifest.over and self.empty
+
     def state(self) -> ClientState:
         """The client's state as it was saved last."""
         return ClientState.from_arrays(self._part("state"))
@@ -96,11 +101,14 @@ class Store:
         self._replace(manifest)
 
     def finish(self) -> None:
-        """The run is over: what is left of others that were, which nobody asks for any more, is removed."""
-        for past in self._folder.parent.glob("*/finished"):
-            if past.parent != self._folder:
-                shutil.rmtree(past.parent)
-        (self._folder / "finished").touch()
+        """The run is over. The arrays of others that were are removed; that they were played is remembered."""
+        self._replace(msgspec.structs.replace(self._manifest, over=True))
+        for folder in self._folder.parent.iterdir():
+            if folder == self._folder or not (folder / "manifest.json").exists():
+                continue
+            with Store(folder) as past:
+                if past._manifest.over:
+                    past._replace(_Manifest(over=True))
 
     def _part(self, part: str) -> Arrays:
         found = {

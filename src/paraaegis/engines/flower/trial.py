@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import tomli_w
 
@@ -43,7 +43,8 @@ class Trial:
         self.keys: dict[str, tuple[Path, Path]] = {}
 
     def __enter__(self) -> Self:
-        self._claim()
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _hold(self._folder)
         try:
             self._prepare()
             self.start_link()
@@ -59,22 +60,6 @@ class Trial:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _claim(self) -> None:
-        """Hold the folder, and stop what an earlier trial in it left behind when it was killed."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = (self._folder / "lock").open("wb")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            raise RunError(
-                f"another trial is running in {self._folder}; wait for it or choose another --out"
-            ) from error
-        for name in ["superlink", *self.nodes]:
-            for pid in self.family(name):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
 
     def _prepare(self) -> None:
         for name in ("flwr", "logs"):
@@ -168,13 +153,7 @@ class Trial:
 
     def family(self, name: str) -> list[int]:
         """A process and all that it started, which Flower puts into sessions of their own; found by their mark."""
-        mark = f"{_MARK}={self._folder}:{name}\0".encode()
-        found = []
-        for entry in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):
-                if mark in entry.read_bytes():
-                    found.append(int(entry.parent.name))
-        return found
+        return _marked(f"{self._folder}:{name}\0")
 
     def close(self) -> None:
         """Stop everything."""
@@ -201,6 +180,36 @@ class Trial:
 
     def _log(self, name: str) -> Path:
         return self._folder / "logs" / f"{name}.log"
+
+
+def sweep(folder: Path) -> None:
+    """Stop what a trial in this folder left behind when it was killed; refuses if one is running there."""
+    if (folder / "lock").exists():
+        _hold(folder.resolve()).close()
+
+
+def _hold(folder: Path) -> IO[bytes]:
+    """Hold the folder for one trial, as long as the file is open."""
+    lock = (folder / "lock").open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise RunError(f"another trial is running in {folder}; wait for it or choose another --out") from error
+    for pid in _marked(f"{folder}:"):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return lock
+
+
+def _marked(text: str) -> list[int]:
+    """Processes of trials whose mark begins so."""
+    mark, found = f"{_MARK}={text}".encode(), []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark in entry.read_bytes():
+                found.append(int(entry.parent.name))
+    return found
 
 
 def free_port() -> int:
