@@ -1,0 +1,70 @@
+"""A trial finds its folder as an earlier one left it, however that ended."""
+
+import os
+import subprocess
+
+import pytest
+
+from blobs import SAMPLES
+from paraaegis.config import make_config
+from paraaegis.engines.flower.trial import Trial, sweep
+from paraaegis.errors import RunError
+from paraaegis.experiments.trial import gather, lay_out
+from paraaegis.experiments.wire import resolve
+from paraaegis.protocol.state import ServerState
+
+
+def configured():
+    settings = ["federation.clients=2", f"federation.min_samples={SAMPLES}", "privacy.noise=secret"]
+    return resolve(make_config({}, settings), [SAMPLES])
+
+
+def orphan(folder, name):
+    environment = os.environ | {"PARAAEGIS_TRIAL": f"{folder.resolve()}:{name}"}
+    return subprocess.Popen(["sleep", "300"], env=environment)
+
+
+def test_what_a_killed_trial_left_running_is_stopped_also_clients_that_are_no_longer_wanted(tmp_path):
+    (tmp_path / "lock").touch()
+    left = [orphan(tmp_path, name) for name in ("superlink", "client-9")]
+    stranger = orphan(tmp_path / "other", "superlink")
+    sweep(tmp_path)
+    assert [process.wait(timeout=10) for process in left] == [-9, -9]
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
+def test_a_trial_that_is_running_is_left_alone(tmp_path):
+    class Held(Trial):
+        def _prepare(self):
+            with pytest.raises(RunError, match="another trial is running"):
+                sweep(tmp_path)
+            raise RunError("seen")
+
+    with pytest.raises(RunError, match="seen"), Held(tmp_path, {}):
+        pass
+    sweep(tmp_path)
+
+
+def test_a_folder_without_a_trial_has_nothing_to_sweep(tmp_path):
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ledgers_that_were_gathered_do_not_stop_a_run_that_goes_on(tmp_path):
+    folder, nodes = lay_out(configured(), tmp_path)
+    with folder.claimed(configured(), fresh=False):
+        folder.save(ServerState(run="a"), {})
+    for node in nodes.values():
+        (node / "ledger.jsonl").write_text("")
+    gather(folder, nodes)
+    assert folder.restore()[0].run == "a"
+
+
+def test_secrets_are_not_made_anew_for_a_run_that_has_begun(tmp_path):
+    _, nodes = lay_out(configured(), tmp_path)
+    (nodes["client-0"] / "runs").mkdir()
+    (nodes["client-1"] / "identity").unlink()
+    with pytest.raises(RunError, match=r"client-1/identity is gone"):
+        lay_out(configured(), tmp_path)
