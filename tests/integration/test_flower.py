@@ -191,8 +191,8 @@ def play_loss(out):
 
 
 def play_restart(out):
-    """The SuperLink is killed after round 1 and started again."""
-    played = Played(configured("ckks-fedavg", 2, "federation.quorum=2", "federation.rounds=2"), out)
+    """The SuperLink is killed after round 1 and started again; the noise of round 2 is drawn a second time."""
+    played = Played(configured("dp-fedavg", 2, "federation.quorum=2", "federation.rounds=2"), out)
     with played.trial() as trial:
         played.start(trial)
         waited(played.folder.lines)
