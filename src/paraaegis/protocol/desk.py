@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
-
-import msgspec
 
 from paraaegis.errors import CryptoError, DriftError, ProtocolError
 from paraaegis.protocol.combine import ServerHalf
@@ -16,15 +14,10 @@ from paraaegis.protocol.messages import (
     Aggregate,
     Begin,
     Frames,
-    Hello,
     Message,
-    Peek,
     Report,
     Reported,
     Rescue,
-    RollCall,
-    Snapshot,
-    Where,
     expect,
     pack,
     sizes,
@@ -73,9 +66,9 @@ class Desk:
 
     def __init__(self, plan: Plan, half: ServerHalf, state: ServerState, keep: Keep = lambda past: past) -> None:
         self.plan, self.half, self.state, self._keep = plan, half, state, keep
-        self._silent: set[str] = set()  # who did not answer when it was last asked
+        self.silent: set[str] = set()  # who did not answer when it was last asked
         self.doubtful: set[str] = set()  # who answered with an error: what it has is asked anew
-        self._told: dict[str, tuple[int, int]] = {}  # the round in which a client said which round's vote it knows
+        self.told: dict[str, tuple[int, int]] = {}  # the round in which a client said which round's vote it knows
         self.rescues: dict[str, Rescue] = {}
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}
@@ -104,7 +97,7 @@ class Desk:
         while reply is not None:
             if reply.client in waiting:
                 waiting.discard(reply.client)
-                (self._silent.add if reply.lost else self._silent.discard)(reply.client)
+                (self.silent.add if reply.lost else self.silent.discard)(reply.client)
                 if self._take(line, reply, take):
                     answered.append(reply.client)
                 elif not reply.lost:
@@ -112,7 +105,7 @@ class Desk:
             if not waiting:
                 break
             reply = yield None
-        self._silent |= waiting
+        self.silent |= waiting
         line.dropped.update(dict.fromkeys(sorted(waiting), "did not answer in time"))
         return sorted(answered, key=self.plan.clients.index)
 
@@ -156,96 +149,6 @@ class Desk:
         first = min(line.declined, key=self.plan.clients.index)
         self.state.stopped = f"round {line.round}: {line.declined[first]}"
         return True
-
-    def welcome(self, client: str, hello: Hello) -> None:
-        """Take down what a client is and has; refuses one that is not like the others."""
-        plan, state = self.plan, self.state
-        same({client: hello.config}, "configurations", plan.config)
-        same({client: hello.model}, "first models", state.agreed[0])
-        same({client: hello.fingerprint}, "secret orders or CKKS keys", state.agreed[1])
-        if hello.weight < (least := max(1, 0 if plan.uniform else plan.min_samples)):
-            raise ProtocolError(f"{client} has {hello.weight} samples, at least {least} are needed")
-        if (known := state.weights.get(client, hello.weight)) != hello.weight:
-            raise ProtocolError(f"{client} came back with other sample counts: {known} became {hello.weight}")
-        if hello.applied > state.number:
-            raise ProtocolError(
-                f"{client} is past round {hello.applied}, the server's state is of round {state.number}: it is old"
-            )
-        state.weights[client], state.publics[client] = hello.weight, hello.public
-        state.seen[client], self._told[client] = hello.applied, (state.number, hello.holds)
-        self.doubtful.discard(client)
-
-    def missed(self, client: str) -> tuple[Aggregate, ...]:
-        """The aggregates that this client has not seen, without what it knows of them."""
-        told, holds = self._told.get(client, (0, 0))
-
-        def known(past: Aggregate) -> bool:
-            return client in past.clients and (past.number > told or past.number == holds)
-
-        return tuple(
-            msgspec.structs.replace(past, elected=None) if known(past) else past
-            for past in self.state.history
-            if past.number > self.state.seen[client]
-        )
-
-    def rescue(self, line: Line, where: Where, clients: Collection[str]) -> Steps:
-        """Where the kept aggregates no longer reach a client, ask the one that is furthest for its model.
-
-        A silent client is not waited upon: it says what it lacks when it is back, and gets it in the next round.
-        """
-        yield from self._recall(line, [client for client in clients if client in self.doubtful - self._silent])
-        oldest = min((past.number for past in self.state.history), default=1)
-        late = [client for client in clients if self.state.seen[client] + 1 < oldest and client not in self._silent]
-        self.rescues = {}
-        if not late:
-            return
-
-        def take(_: str, reply: Message) -> None:
-            snapshot = expect(reply, Snapshot, where)
-            self.rescues = {client: Rescue(snapshot.applied, sealed) for client, sealed in snapshot.sealed.items()}
-
-        peers = set(self.plan.clients) - set(late) - self._silent
-        for peer in sorted(peers, key=lambda name: -self.state.seen[name]):
-            request = Peek(where=where, receivers={client: self.state.publics[client] for client in late})
-            yield from self.ask(line, {peer: request}, take)
-            if self.rescues:
-                return
-
-    def _recall(self, line: Line, clients: Collection[str]) -> Steps:
-        """Ask anew what these have: one that lost its disk is further behind than it was."""
-        where = self.plan.where(0)
-
-        def take(client: str, reply: Message) -> None:
-            try:
-                self.welcome(client, expect(reply, Hello, where))
-            except DriftError as error:  # one of them alone does not stop the others
-                raise ProtocolError(str(error)) from error
-
-        if clients:
-            before = dict(line.dropped)
-            yield from self.ask(line, dict.fromkeys(clients, RollCall(where=where)), take)
-            line.dropped = before  # who is dropped now, what follows tells
-
-    def called(self, members: set[str]) -> list[str]:
-        """Who hears of a round: members, who train in it, and evaluators, who only report."""
-        return [client for client in self.plan.clients if client in members or client in self.plan.evaluators]
-
-    def begins(self, where: Where, members: set[str]) -> dict[str, Message]:
-        """The round's first messages."""
-        weights = self.weights
-        publics = {client: self.state.publics[client] for client in sorted(members, key=self.plan.clients.index)}
-        return {
-            client: Begin(
-                where=where,
-                total=sum(weights),
-                aggregates=self.missed(client),
-                train=client in members,
-                heaviest=max(weights),
-                publics=publics if self.half.shares else {},
-                rescue=self.rescues.get(client),
-            )
-            for client in self.called(members)
-        }
 
     def combine(self, line: Line, total: Closable | None, counted: list[str], elected: Blob | None) -> None:
         """Line 18 of Algorithm 1: close the sum, or abort the round where too few are left."""

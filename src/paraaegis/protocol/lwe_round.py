@@ -27,6 +27,7 @@ from paraaegis.privacy.ledger import Exposure
 from paraaegis.protocol.combine import expect_kind
 from paraaegis.protocol.desk import Desk, Steps, same
 from paraaegis.protocol.messages import Message, ShareSum, Survivors, Upload, Where, expect
+from paraaegis.protocol.news import begins, called, rescue
 from paraaegis.protocol.protect import Protected, Sight, Turn
 from paraaegis.types import Blob, Payload, Vector
 
@@ -167,8 +168,8 @@ def serve_lwe_round(desk: Desk, number: int) -> Steps:
             raise ProtocolError(f"a share sum has {4 * packing.columns(form.size)} bytes, got {len(row)}")
         rows[members.index(client)] = np.frombuffer(row.view, "<u4").astype(np.int64)
 
-    yield from desk.rescue(line, where, desk.called(set(members)))
-    answered = yield from desk.ask(line, desk.begins(where, set(members)), take_upload)
+    yield from rescue(desk, line, where, called(desk, set(members)))
+    answered = yield from desk.ask(line, begins(desk, where, set(members)), take_upload)
     yield from desk.conclude(answered, number - 1)
     survivors = [client for client in answered if client in prints]
     if desk.stop(line, survivors):

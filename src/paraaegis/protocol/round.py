@@ -15,6 +15,7 @@ import numpy as np
 from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.protocol.desk import Desk, Steps, same
 from paraaegis.protocol.messages import Aggregate, Ballot, Elected, Message, Upload, expect
+from paraaegis.protocol.news import begins, called, rescue
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.protect import Protected, Sight, Turn
 from paraaegis.protocol.silo import Silo
@@ -91,8 +92,8 @@ def serve_round(desk: Desk, number: int) -> Steps:
         else:
             take_upload(client, reply)
 
-    yield from desk.rescue(line, where, desk.called(members))
-    answered = yield from desk.ask(line, desk.begins(where, members), take_first)  # lines 4 to 9
+    yield from rescue(desk, line, where, called(desk, members))
+    answered = yield from desk.ask(line, begins(desk, where, members), take_first)  # lines 4 to 9
     yield from desk.conclude(answered, number - 1)
     counted = [client for client in answered if client in members - line.declined.keys()]
     if desk.stop(line, counted):

@@ -11,6 +11,7 @@ from paraaegis.errors import ProtocolError
 from paraaegis.protocol.desk import Desk, Exchange, Item, Reply, Steps, same
 from paraaegis.protocol.lwe_round import serve_lwe_round
 from paraaegis.protocol.messages import Finish, Hello, Message, Reported, RollCall, expect
+from paraaegis.protocol.news import missed, rescue, welcome
 from paraaegis.protocol.round import serve_round
 from paraaegis.protocol.state import Line, ServerState
 
@@ -51,7 +52,7 @@ def _roll_call(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
     same({client: hello.fingerprint for client, hello in hellos.items()}, "secret orders or CKKS keys", state.agreed[1])
     for client in (client for client in clients if client in hellos):
         state.agreed = hellos[client].model, hellos[client].fingerprint
-        desk.welcome(client, hellos[client])
+        welcome(desk, client, hellos[client])
 
 
 def _finish(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
@@ -63,13 +64,13 @@ def _finish(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
         desk.note(client, expect(reply, Reported, where).report)
 
     line = desk.state.pending or Line(round=last, ratio=0, elected=0)
-    yield from desk.rescue(line, where, clients)
+    yield from rescue(desk, line, where, clients)
     finishes: dict[str, Message] = {
         client: Finish(
             where=where,
             total=sum(desk.weights),
             heaviest=max(desk.weights),
-            aggregates=desk.missed(client),
+            aggregates=missed(desk, client),
             rescue=desk.rescues.get(client),
         )
         for client in clients

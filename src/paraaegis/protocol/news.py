@@ -1,0 +1,119 @@
+"""What each client has to be told: who it is to the others, which rounds it lacks, and how it gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from paraaegis.errors import DriftError, ProtocolError
+from paraaegis.protocol.desk import Desk, Steps, same
+from paraaegis.protocol.messages import (
+    Aggregate,
+    Begin,
+    Hello,
+    Message,
+    Peek,
+    Rescue,
+    RollCall,
+    Snapshot,
+    Where,
+    expect,
+)
+from paraaegis.protocol.state import Line
+
+
+def welcome(desk: Desk, client: str, hello: Hello) -> None:
+    """Take down what a client is and has; refuses one that is not like the others."""
+    plan, state = desk.plan, desk.state
+    same({client: hello.config}, "configurations", plan.config)
+    same({client: hello.model}, "first models", state.agreed[0])
+    same({client: hello.fingerprint}, "secret orders or CKKS keys", state.agreed[1])
+    if hello.weight < (least := max(1, 0 if plan.uniform else plan.min_samples)):
+        raise ProtocolError(f"{client} has {hello.weight} samples, at least {least} are needed")
+    if (known := state.weights.get(client, hello.weight)) != hello.weight:
+        raise ProtocolError(f"{client} came back with other sample counts: {known} became {hello.weight}")
+    if hello.applied > state.number:
+        raise ProtocolError(
+            f"{client} is past round {hello.applied}, the server's state is of round {state.number}: it is old"
+        )
+    state.weights[client], state.publics[client] = hello.weight, hello.public
+    state.seen[client], desk.told[client] = hello.applied, (state.number, hello.holds)
+    desk.doubtful.discard(client)
+
+
+def missed(desk: Desk, client: str) -> tuple[Aggregate, ...]:
+    """The aggregates that this client has not seen, without what it knows of them."""
+    told, holds = desk.told.get(client, (0, 0))
+
+    def known(past: Aggregate) -> bool:
+        return client in past.clients and (past.number > told or past.number == holds)
+
+    return tuple(
+        msgspec.structs.replace(past, elected=None) if known(past) else past
+        for past in desk.state.history
+        if past.number > desk.state.seen[client]
+    )
+
+
+def rescue(desk: Desk, line: Line, where: Where, clients: Collection[str]) -> Steps:
+    """Where the kept aggregates no longer reach a client, ask the one that is furthest for its model.
+
+    A silent client is not waited upon: it says what it lacks when it is back, and gets it in the next round.
+    """
+    yield from _recall(desk, line, [client for client in clients if client in desk.doubtful - desk.silent])
+    oldest = min((past.number for past in desk.state.history), default=1)
+    late = [client for client in clients if desk.state.seen[client] + 1 < oldest and client not in desk.silent]
+    desk.rescues = {}
+    if not late:
+        return
+
+    def take(_: str, reply: Message) -> None:
+        snapshot = expect(reply, Snapshot, where)
+        desk.rescues = {client: Rescue(snapshot.applied, sealed) for client, sealed in snapshot.sealed.items()}
+
+    peers = set(desk.plan.clients) - set(late) - desk.silent
+    for peer in sorted(peers, key=lambda name: -desk.state.seen[name]):
+        request = Peek(where=where, receivers={client: desk.state.publics[client] for client in late})
+        yield from desk.ask(line, {peer: request}, take)
+        if desk.rescues:
+            return
+
+
+def _recall(desk: Desk, line: Line, clients: Collection[str]) -> Steps:
+    """Ask anew what these have: one that lost its disk is further behind than it was."""
+    where = desk.plan.where(0)
+
+    def take(client: str, reply: Message) -> None:
+        try:
+            welcome(desk, client, expect(reply, Hello, where))
+        except DriftError as error:  # one of them alone does not stop the others
+            raise ProtocolError(str(error)) from error
+
+    if clients:
+        before = dict(line.dropped)
+        yield from desk.ask(line, dict.fromkeys(clients, RollCall(where=where)), take)
+        line.dropped = before  # who is dropped now, what follows tells
+
+
+def called(desk: Desk, members: set[str]) -> list[str]:
+    """Who hears of a round: members, who train in it, and evaluators, who only report."""
+    return [client for client in desk.plan.clients if client in members or client in desk.plan.evaluators]
+
+
+def begins(desk: Desk, where: Where, members: set[str]) -> dict[str, Message]:
+    """The round's first messages."""
+    weights = desk.weights
+    publics = {client: desk.state.publics[client] for client in sorted(members, key=desk.plan.clients.index)}
+    return {
+        client: Begin(
+            where=where,
+            total=sum(weights),
+            aggregates=missed(desk, client),
+            train=client in members,
+            heaviest=max(weights),
+            publics=publics if desk.half.shares else {},
+            rescue=desk.rescues.get(client),
+        )
+        for client in called(desk, members)
+    }
