@@ -104,6 +104,30 @@ def test_tables_sort_by_a_click_and_back_by_another(opened):
     assert column() == sorted(column(), reverse=True)
 
 
+def test_empty_cells_come_last_and_do_not_make_numbers_text(opened):
+    opened.execute_script(
+        "const rows = document.querySelectorAll('table.sortable')[0].tBodies[0].rows;"
+        "['9.5', '', '82.1', '10.2'].forEach((text, i) => { rows[i].cells[1].textContent = text; })"
+    )
+    opened.find_elements("css selector", "table.sortable th button")[1].click()
+    rows = "document.querySelectorAll('table.sortable')[0].tBodies[0].rows"
+    texts = opened.execute_script(f"return [...{rows}].map((row) => row.cells[1].textContent)")
+    assert texts == ["9.5", "10.2", "82.1", ""]
+
+
+def test_figures_stay_when_the_colours_and_then_the_width_change(opened):
+    for scheme in ("dark", "light"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        for width in (700, 1100):
+            show(opened, width, 900)
+            heights = opened.execute_async_script(
+                "const done = arguments[0]; setTimeout(() => done([...document.querySelectorAll('.plot')]"
+                ".map((one) => one.offsetHeight)), 600)"
+            )
+            assert min(heights) > 100
+
+
 def test_sliders_move_what_is_modelled_and_the_nearest_measured_runs(opened):
     before = {name: shown(opened, name) for name in ("up", "down", "round", "run", "memory")}
     slide(opened, "ratio", -2.5)
@@ -151,7 +175,16 @@ def test_the_print_has_everything(opened):
     parts = "[...document.querySelectorAll('section, figure, table, pre')]"
     assert opened.execute_script(f"return {parts}.filter((one) => one.offsetHeight === 0).length") == 0
     assert opened.execute_script("return [...document.querySelectorAll('details')].every((one) => one.open)")
+    show(opened, 720, 1000)
+    cut = "[...document.querySelectorAll('.wide')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
+    assert opened.execute_script(f"return {cut}") == 0
     assert len(opened.execute_cdp_cmd("Page.printToPDF", {})["data"]) > 50_000
+
+
+def test_a_dark_page_is_printed_light(opened):
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": features})
+    assert opened.execute_script("return getComputedStyle(document.body).color") == "rgb(26, 26, 26)"
 
 
 def test_a_phone_need_not_scroll_sideways(opened):

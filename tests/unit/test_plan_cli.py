@@ -72,8 +72,11 @@ def test_a_wish_that_nothing_fulfils_gets_the_nearest(typed):
 
 
 def test_a_plan_is_written_as_a_configuration_that_can_be_run(typed, tmp_path):
-    code, _, _ = typed(*PLAN, "--epsilon", "4", "--megabytes", "200", "--write", tmp_path / "plan.toml")
+    given = ("--model", "mlp", "--clients", "5", "--rounds", "10", "--bandwidth", "100")
+    code, _, _ = typed("plan", *given, "--epsilon", "4", "--megabytes", "200", "--write", tmp_path / "plan.toml")
     config = load_config(tmp_path / "plan.toml")
+    assert (config.model.name, config.engine.name) == ("mlp", "flower")
+    assert 0 < config.protect.ratio < 1  # with all values encrypted nothing would be noised
     assert code == 0
     assert (config.protect.method, config.privacy.epsilon) == ("paraaegis-static", 4.0)
     assert (config.privacy.calibration, config.privacy.noise) == ("tight", "secret")
@@ -89,6 +92,11 @@ def test_a_plan_is_written_as_a_configuration_that_can_be_run(typed, tmp_path):
         (("--model", "gpt"), "--model must be a number of values or one of mlp, cnn, resnet18, got 'gpt'"),
         (("--method", "fedavg"), "a ratio is planned for"),
         (("--clients", "0"), "federation.clients"),
+        (("--train-seconds", "-5"), "--train-seconds must be above 0, got -5"),
+        (("--model", "1e6", "--pilot"), "--pilot trains a model, and 1e6 is a number of values"),
+        (("--model", "1000", "--write", "plan.toml"), "--write names a model"),
+        (("--write", "nowhere/plan.toml"), "--write: there is no folder"),
+        (("--epsilon", "1", "--method", "paraaegis-feedback"), "sends nothing that is noised"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_a_line(typed, arguments, told):
@@ -112,6 +120,11 @@ def test_a_pilot_measures_training_and_accuracy_on_the_configurations_data(typed
     assert answer["wish"]["train"] > 0
     assert set(answer["pilot"]["by_ratio"]) == {"0.01", "0.05", "0.2"}
     assert 0 <= answer["choice"]["points_lost"] <= 90
+
+
+def test_a_plan_of_seeded_noise_says_that_it_guarantees_nothing(typed):
+    _, out, _ = typed(*PLAN, "--epsilon", "2", "--set", "privacy.noise=seeded")
+    assert "Simulation without guarantee" in out
 
 
 def test_a_report_comes_with_a_picture_and_markdown(typed, comparison, tmp_path):
@@ -151,6 +164,7 @@ def test_a_watched_page_is_kept_fresh_until_it_is_interrupted(comparison, tmp_pa
         _until(lambda: out.stat().st_mtime_ns > before)
         watching.send_signal(signal.SIGINT)
         assert watching.wait(timeout=30) == 0
+    assert 'http-equiv="refresh"' not in out.read_text()
 
 
 def _until(done):

@@ -1,12 +1,17 @@
 """A plan takes the best that fits, names its neighbours, and says what nothing can fulfil."""
 
+from itertools import pairwise
+
+import msgspec
 import pytest
 
 from machine import MACHINE
 from paraaegis.config import make_config
-from paraaegis.errors import ConfigError
-from paraaegis.experiments.pilot import Pilot
+from paraaegis.errors import ConfigError, RunError, UpdateError
+from paraaegis.experiments.pilot import Pilot, fly
 from paraaegis.experiments.planner import RATIOS, RESERVE, Wish, configured, mean_ratio, plan, train_seconds_of
+from paraaegis.protocol.schedule import Schedule
+from paraaegis.protocol.state import Line
 
 LENGTH = 1_000_000
 PILOT = Pilot(
@@ -95,12 +100,57 @@ def test_the_plan_says_what_it_guarantees_and_its_noise():
 def test_training_is_a_clients_own_or_its_share_of_this_machine():
     config = make_config({}, ["federation.clients=10"])
     assert train_seconds_of(PILOT, config, MACHINE, LENGTH, here=False) == 0.5
-    assert train_seconds_of(PILOT, config, MACHINE, LENGTH, here=True) == pytest.approx((8 - 10 * (0.001 + 0.01)) / 10)
+    assert train_seconds_of(PILOT, config, MACHINE, LENGTH, here=True) == pytest.approx((8 - 10 * (0.001 + 0.01)) / 5)
 
 
 def test_the_mean_of_a_decaying_ratio():
     assert mean_ratio(0.1, 1.0, 9) == 0.1
     assert mean_ratio(0.1, 0.5, 2) == pytest.approx(0.075)
+
+
+@pytest.mark.parametrize("length", [2_000, 10_000, 151_690, LENGTH])
+@pytest.mark.parametrize("method", ["paraaegis-static", "paraaegis-dynamic", "paraaegis-feedback"])
+def test_better_is_a_higher_mean_ratio_that_costs_more_and_cheaper_a_lower_one(method, length):
+    config = make_config({}, ["privacy.calibration=tight", f"protect.method={method}", "federation.rounds=5"])
+    for megabytes in (0.01, 0.1, 1, 10, 100):
+        answer = plan(config, Wish(length=length, megabytes=megabytes), MACHINE)
+        near = [one for one in (answer.cheaper, answer.choice, answer.better) if one]
+        assert [one.mean_ratio for one in near] == sorted(one.mean_ratio for one in near)
+        for lower, higher in pairwise(near):
+            assert higher.megabytes > lower.megabytes or higher.estimate.seconds > lower.estimate.seconds
+
+
+def test_something_is_elected_in_every_round():
+    config = make_config({}, ["protect.method=paraaegis-dynamic", "federation.rounds=40", "federation.min_samples=9"])
+    answer = plan(config, Wish(length=400, megabytes=0.001), MACHINE)
+    assert Schedule(answer.choice.ratio, answer.choice.decay).elected_at(40, 400) >= 1
+    assert answer.cheaper is None
+
+
+def test_a_pilot_that_diverges_has_learnt_nothing():
+    config = make_config({}, ["protect.method=paraaegis-feedback", "federation.clients=2"])
+
+    def play(chosen, out):
+        if chosen.protect.ratio == 0.01:
+            raise UpdateError("it diverged")
+        out.mkdir()
+        accuracy = 0.9 if chosen.protect.method == "fedavg" else 0.8
+        line = Line(round=1, ratio=0, elected=0, metrics={"accuracy": accuracy}, seconds={"train": 1.0, "wall": 2.0})
+        (out / "rounds.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
+
+    pilot = fly(config, 3, play=play)
+    assert pilot.by_ratio == {"0.01": 0.0, "0.05": pytest.approx(80), "0.2": pytest.approx(80)}
+    assert pilot.points_lost(0.01) == pytest.approx(90)
+
+
+def test_a_pilot_without_accuracies_is_refused():
+    def play(_, out):
+        out.mkdir()
+        line = Line(round=1, ratio=0, elected=0, seconds={"train": 1.0, "wall": 2.0})
+        (out / "rounds.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
+
+    with pytest.raises(RunError, match="this learner reports none"):
+        fly(make_config({}, ["protect.method=paraaegis-feedback"]), 3, play=play)
 
 
 def test_a_method_without_a_ratio_is_refused():

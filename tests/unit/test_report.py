@@ -55,6 +55,71 @@ def test_broken_and_unfinished_runs_are_named_and_the_rest_is_shown(comparison, 
     assert "fedavg--iid--seed0" in shown
 
 
+def cut(path, lines):
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:lines]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda run: cut(run / "rounds.jsonl", 1), "its rounds.jsonl has 1 of 2 rounds"),
+        (lambda run: cut(run / "ledger.jsonl", 4), "its ledger.jsonl is not whole"),
+        (lambda run: (run / "config.toml").unlink(), "its config.toml cannot be read"),
+        (lambda run: (run / "result.json").write_text("{"), "result.json is damaged"),
+    ],
+)
+def test_a_run_that_is_not_whole_is_left_out_by_name(comparison, tmp_path, spoil, told):
+    shutil.copytree(comparison, tmp_path / "copy")
+    spoil(tmp_path / "copy" / "paraaegis-static--iid--seed0")
+    runs, problems = collect([tmp_path / "copy"])
+    assert sorted(run.result.method for run in runs) == ["fedavg", "paraaegis-feedback"]
+    assert len(problems) == 1
+    assert "paraaegis-static--iid--seed0" in problems[0]
+    assert told in problems[0]
+
+
+def test_a_run_without_its_ledger_is_shown_and_named(comparison, tmp_path):
+    shutil.copytree(comparison, tmp_path / "copy")
+    (tmp_path / "copy" / "fedavg--iid--seed0" / "ledger.jsonl").unlink()
+    runs, problems = collect([tmp_path / "copy"])
+    assert len(runs) == 3
+    assert problems == ["fedavg--iid--seed0: it has no ledger, so that its guarantees are not shown"]
+
+
+def test_a_folder_that_is_given_twice_is_shown_once_and_equal_names_are_told_apart(comparison, tmp_path):
+    assert len(collect([comparison, comparison / "fedavg--iid--seed0"])[0]) == 3
+    shutil.copytree(comparison, tmp_path / "copy")
+    runs, _ = collect([comparison, tmp_path / "copy"])
+    assert len({run.label for run in runs}) == 6
+    assert "copy/fedavg" in {run.label for run in runs}
+
+
+def test_runs_that_differ_in_more_than_their_protection_are_not_compared(comparison, tmp_path):
+    config = configure("federation.clients=3", "federation.rounds=1", "protect.method=fedavg")
+    federate(config, learners_of(UPDATES), tmp_path / "short")
+    runs, _ = collect([tmp_path / "short", comparison / "paraaegis-feedback--iid--seed0"])
+    assert "plain averaging" not in headline(runs)
+
+
+def test_a_time_beside_other_work_is_marked_and_compared_with_nothing(comparison, tmp_path):
+    shutil.copytree(comparison, tmp_path / "copy")
+    for result in (tmp_path / "copy").glob("*/result.json"):
+        content = json.loads(result.read_text())
+        content["machine"]["shared"] = "two cells"
+        result.write_text(json.dumps(content))
+    runs, _ = collect([tmp_path / "copy"])
+    assert "times its time" not in headline(runs)
+    assert "†" in page(runs, [])
+    front = figures(runs)["Accuracy against time"]["data"][0]
+    assert front["x"] == []
+
+
+def test_what_runs_have_in_common_is_shown_once(comparison):
+    shown = page(*collect([comparison]))
+    assert shown.count("federation.rounds = 2") == 1
+    assert shown.count("protect.method = ") == 3
+
+
 @pytest.mark.parametrize("missing", ["nowhere", "empty"])
 def test_folders_without_a_run_are_refused(tmp_path, missing):
     (tmp_path / "empty").mkdir()

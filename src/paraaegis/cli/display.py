@@ -134,13 +134,15 @@ def show_plan(answer: Answer, written: Path | None) -> None:
         table.add_row(label, *(value(choice) for choice in columns.values()))
     console.print(table)
     console.print(f"CKKS profile {answer.profile}; noise σ = {answer.sigma:.4g} a coordinate", highlight=False)
+    if answer.simulation:
+        console.print("Simulation without guarantee: the noise is seeded; set privacy.noise=secret.", highlight=False)
     if wish.train is None:
         console.print("Training is not counted: give --train-seconds, or --pilot, which measures it.", highlight=False)
     for miss in [] if answer.fits else answer.choice.misses:
         console.print(f"No ratio fulfils your wishes; the nearest takes {miss}.", highlight=False)
     _show_guarantees(console, f"{answer.choice.method} guarantees", answer.guarantees)
     if written is not None:
-        console.print(f"written: {written}", highlight=False, soft_wrap=True)
+        console.print(f"written: {written}, for its model and data set", highlight=False, soft_wrap=True)
 
 
 def _plan_rows(answer: Answer) -> list[tuple[str, Callable[[Choice], str]]]:

@@ -9,6 +9,7 @@ import typer
 
 from paraaegis.cli.options import Settings, print_json
 from paraaegis.config import Config, load_config, make_config
+from paraaegis.errors import ConfigError
 
 
 def plan(
@@ -41,19 +42,16 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Measure this machine, then choose the ratio that fits your limits and say what it costs and guarantees."""
-    from paraaegis.errors import ConfigError
     from paraaegis.experiments.gauge import gauge
     from paraaegis.experiments.pilot import fly
-    from paraaegis.experiments.planner import Wish, configured, train_seconds_of
+    from paraaegis.experiments.planner import Wish, check, configured, train_seconds_of
     from paraaegis.experiments.planner import plan as make_plan
 
-    if points is not None and not pilot:
-        raise ConfigError("--points asks what a ratio costs in accuracy, which only --pilot can tell; add --pilot")
-    for name, value in (("seconds", seconds), ("megabytes", megabytes), ("bandwidth", bandwidth), ("points", points)):
-        if value is not None and not value > 0:
-            raise ConfigError(f"--{name} must be above 0, got {value:g}")
-    chosen = _chosen(config, settings or [], clients, rounds, method, epsilon)
-    length = _length(model, chosen, known=config is not None)
+    limits = {"seconds": seconds, "megabytes": megabytes, "bandwidth": bandwidth, "points": points}
+    _check(limits | {"train-seconds": train_seconds}, model, pilot, write)
+    chosen = _chosen(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
+    check(chosen)
+    length = _length(model, chosen, config is not None or write is not None or pilot)
 
     def told(name: str) -> None:
         typer.echo(f"measuring this machine: {name}", err=True)
@@ -62,9 +60,7 @@ def plan(
     flown = fly(chosen, pilot_rounds, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
     if flown is not None and train_seconds is None:
         train_seconds = train_seconds_of(flown, chosen, machine, length, bandwidth is None)
-    wish = Wish(
-        length=length, train=train_seconds, bandwidth=bandwidth, seconds=seconds, megabytes=megabytes, points=points
-    )
+    wish = Wish(length=length, train=train_seconds, **limits)
     answer = make_plan(chosen, wish, machine, flown)
     if write is not None:
         _write(configured(chosen, answer.choice), write)
@@ -76,6 +72,29 @@ def plan(
     show_plan(answer, write)
 
 
+def _check(limits: dict[str, float | None], model: str, pilot: bool, write: Path | None) -> None:
+    """Refuse what can be refused before the machine is measured."""
+    if limits["points"] is not None and not pilot:
+        raise ConfigError("--points asks what a ratio costs in accuracy, which only --pilot can tell; add --pilot")
+    for name, value in limits.items():
+        if value is not None and not value > 0:
+            raise ConfigError(f"--{name} must be above 0, got {value:g}")
+    if _number(model) is not None and (pilot or write):
+        what = "--pilot trains" if pilot else "--write names"
+        raise ConfigError(f"{what} a model, and {model} is a number of values; name one, or leave --model out")
+    if write is not None and not write.resolve().parent.is_dir():
+        raise ConfigError(f"--write: there is no folder {write.resolve().parent}")
+
+
+def _number(model: str) -> int | None:
+    """Values, where they are given as a number: 11191242, 11_191_242 or 1.1e7."""
+    try:
+        value = float(model.replace(",", "").replace("_", ""))
+    except ValueError:
+        return None
+    return round(value) if 1 <= value < 1e12 else None
+
+
 def _chosen(
     path: Path | None,
     settings: list[str],
@@ -83,28 +102,41 @@ def _chosen(
     rounds: int | None,
     method: str | None,
     epsilon: float | None,
+    model: str,
+    bandwidth: float | None,
 ) -> Config:
-    given = {"federation.clients": clients, "federation.rounds": rounds, "privacy.epsilon": epsilon}
-    changes = [f"{key}={value}" for key, value in given.items() if value is not None]
-    if epsilon is not None:
-        changes.append("privacy.calibration=tight")
+    from paraaegis.learn.names import MODEL_NAMES
+
+    named = model if model in MODEL_NAMES else None
+    engine = None if bandwidth is None else "flower"
     if method is None and path is None:
         method = "paraaegis-feedback" if epsilon is None else "paraaegis-static"
-    if method is not None:
-        changes.append(f"protect.method={method}")
-    if path is not None:
-        return load_config(path, [*changes, *settings])
-    return make_config({}, ["privacy.calibration=tight", "privacy.noise=secret", *changes, *settings])
+    given = {
+        "federation.clients": clients,
+        "federation.rounds": rounds,
+        "privacy.epsilon": epsilon,
+        "privacy.calibration": "tight" if epsilon is not None or path is None else None,
+        "privacy.noise": "secret" if path is None else None,
+        "protect.method": method,
+        "model.name": named,
+        "engine.name": engine,
+    }
+    changes = [*(f"{key}={value}" for key, value in given.items() if value is not None), *settings]
+    chosen = load_config(path, changes) if path is not None else make_config({}, changes)
+    if epsilon is not None and chosen.protect.method == "paraaegis-feedback" and not chosen.privacy.inside_clip:
+        raise ConfigError(
+            "paraaegis-feedback sends nothing that is noised, so that --epsilon would promise nothing: choose "
+            "--method paraaegis-static, or noise the encrypted sum with --set privacy.inside_clip=1.0"
+        )
+    return chosen
 
 
 def _length(model: str, config: Config, known: bool) -> int:
     """Values of a model: given as a number, or counted for the configuration's data, where that is `known`."""
-    from paraaegis.errors import ConfigError
     from paraaegis.learn.names import MODEL_NAMES
 
-    text = model.replace("_", "").replace(",", "")
-    if text.isdigit() and int(text) > 0:
-        return int(text)
+    if (number := _number(model)) is not None:
+        return number
     name = model or config.model.name
     if name not in MODEL_NAMES:
         raise ConfigError(f"--model must be a number of values or one of {', '.join(MODEL_NAMES)}, got {model!r}")

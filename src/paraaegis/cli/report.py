@@ -31,9 +31,16 @@ def report(
     from paraaegis.experiments.report.picture import write_picture
     from paraaegis.files import write_whole
 
+    if not out.resolve().parent.is_dir():
+        raise RunError(f"--out: there is no folder {out.resolve().parent}")
     if watch:
+        if png or markdown:
+            raise RunError("--watch keeps the page alone fresh; write --png and --markdown when the runs are done")
         with suppress(KeyboardInterrupt):  # the way to end it
             _watch(folders, out, title)
+        runs, problems = collect(folders, running=True)
+        if runs:
+            write_page(runs, problems, out, title)  # without the reload
         return
     runs, problems = collect(folders)
     for problem in problems:
@@ -57,19 +64,24 @@ def _watch(folders: list[Path], out: Path, title: str) -> None:
     from paraaegis.experiments.report.page import write_page
 
     seen: object = None
+    told: list[str] = []
     typer.echo(f"{out} is kept fresh; Ctrl-C ends it", err=True)
     while True:
-        if (state := _state(folders)) != seen:
+        if (state := _state(folders)) and state != seen:
             runs, problems = collect(folders, running=True)
             if runs:
                 write_page(runs, problems, out, title, refresh=REFRESH)
-            seen = state
+            for problem in problems:
+                if problem not in told:
+                    typer.echo(f"left out: {problem}", err=True)
+            seen, told = state, problems
         time.sleep(LOOK)
 
 
 def _state(folders: list[Path]) -> list[tuple[str, int]]:
     """What changes when a round is done."""
-    found = {
-        path for folder in folders for name in ("rounds.jsonl", "result.json") for path in folder.glob(f"**/{name}")
-    }
-    return sorted((str(path), path.stat().st_size) for path in found)
+    found = []
+    for path in (path for folder in folders for path in folder.glob("**/*.json*")):
+        with suppress(OSError):  # it may go while it is looked at
+            found.append((str(path), path.stat().st_size))
+    return sorted(found)

@@ -18,7 +18,7 @@ ALIASES = {"varying-dp": "dp-fedavg", "paraaegis-dynamic": "paraaegis-static"}  
 PHASES = ("vote", "protect", "reveal")  # a client's; `combine` is the server's
 BASE = 150e6  # bytes of a process that has done nothing yet
 # Flower, measured with two nodes on two cores (docs/performance.md): seconds an exchange, and a byte of a client's.
-FLOWER_EXCHANGE, FLOWER_BYTE = 8.0, 1e-7
+FLOWER_EXCHANGE, FLOWER_BYTE = 8.0, 1.6e-7
 
 
 class MethodCost(msgspec.Struct, kw_only=True):
@@ -57,7 +57,7 @@ class Machine(msgspec.Struct, kw_only=True):
 
 
 class Setting(msgspec.Struct, kw_only=True, frozen=True):
-    """What is to be estimated. `train` are seconds of one client's training in a round on a machine like this one.
+    """What is to be estimated. `train` are seconds of one client's training in a round on a core of this machine.
 
     With a bandwidth (Mbit/s, of each client's own link) every client has such a machine; without one, all share this.
     """
@@ -99,7 +99,7 @@ def estimate(machine: Machine, setting: Setting) -> Estimate:
     for number in range(1, setting.rounds + 1):
         load = _load(cost, setting.length, schedule.elected_at(number, setting.length), machine.degree)
         up, down = _traffic(machine, cost, setting, load)
-        phases = _phases(cost, setting, load, up + down)
+        phases = _phases(machine, cost, setting, load, up + down)
         found.bytes_up += up
         found.bytes_down += down
         for phase, seconds in phases.items():
@@ -123,11 +123,17 @@ def _traffic(machine: Machine, cost: MethodCost, setting: Setting, load: _Load) 
     return common + machine.cipher_up * load.ciphertexts, common + machine.cipher_down * load.ciphertexts
 
 
-def _phases(cost: MethodCost, setting: Setting, load: _Load, traffic: float) -> dict[str, float]:
+def at_once(machine: Machine, clients: int) -> int:
+    """How many clients train at the same time where all share a machine."""
+    return min(machine.cores, clients)
+
+
+def _phases(machine: Machine, cost: MethodCost, setting: Setting, load: _Load, traffic: float) -> dict[str, float]:
     """Seconds of one round."""
     variables = (1.0, setting.length, load.ciphertexts)
     if setting.bandwidth is None:
-        return {"train": setting.clients * setting.train, "protect": setting.clients * _dot(cost.crowd, variables)}
+        train = setting.clients * setting.train / at_once(machine, setting.clients)
+        return {"train": train, "protect": setting.clients * _dot(cost.crowd, variables)}
     alone = {phase: _dot(cost.phases[phase], variables) for phase in PHASES if phase in cost.phases}
     combine = setting.clients * _dot(cost.phases["combine"], variables)
     transfer = 8 * traffic / (1e6 * setting.bandwidth)

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from paraaegis.config import Config
+from paraaegis.errors import RunError, UpdateError
 from paraaegis.experiments.cost import ALIASES
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.promise import promise
@@ -22,7 +23,10 @@ RATIOS = (0.01, 0.05, 0.2)
 
 
 class Pilot(msgspec.Struct, kw_only=True):
-    """Short runs: plain averaging, and the planned method at a few ratios. Accuracies in percent after `rounds`."""
+    """Short runs: plain averaging, and the planned method at a few ratios. Accuracies in percent after `rounds`.
+
+    A run that diverged counts as 0.
+    """
 
     method: str
     rounds: int
@@ -63,13 +67,19 @@ def fly(
 
         def lines_of(name: str, method: str, ratio: float) -> list[Line]:
             progress(name)
-            protect = msgspec.structs.replace(config.protect, method=method, ratio=ratio)
+            protect = msgspec.structs.replace(config.protect, method=method, ratio=ratio, decay=1.0)
             play(msgspec.structs.replace(config, protect=protect), Path(place) / name)
             return RunFolder(Path(place) / name).read_lines()
 
+        def reached(ratio: float) -> float:
+            try:
+                return _accuracy(lines_of(f"{method} {100 * ratio:g}%", method, ratio))
+            except UpdateError:  # it diverged: nothing was learnt
+                return 0.0
+
         plain = lines_of("fedavg", "fedavg", 0.0)
         method = ALIASES.get(config.protect.method, config.protect.method)
-        found = {str(ratio): _accuracy(lines_of(f"{method} {100 * ratio:g}%", method, ratio)) for ratio in RATIOS}
+        found = {str(ratio): reached(ratio) for ratio in RATIOS}
     return Pilot(
         method=method,
         rounds=rounds,
@@ -81,4 +91,6 @@ def fly(
 
 
 def _accuracy(lines: list[Line]) -> float:
-    return 100 * lines[-1].metrics.get("accuracy", float("nan"))
+    if "accuracy" not in lines[-1].metrics:
+        raise RunError("a pilot compares accuracies, and this learner reports none; plan without --pilot")
+    return 100 * lines[-1].metrics["accuracy"]

@@ -13,10 +13,12 @@ import msgspec
 
 from paraaegis.config import Config
 from paraaegis.errors import ConfigError
-from paraaegis.experiments.cost import Estimate, Machine, Setting, estimate
+from paraaegis.experiments.cost import Estimate, Machine, Setting, at_once, estimate
 from paraaegis.experiments.pilot import Pilot
 from paraaegis.experiments.promise import promise
+from paraaegis.methods import find_method
 from paraaegis.privacy.guarantee import Guarantee
+from paraaegis.protocol.schedule import Schedule
 
 RATIOS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
 DECAYS = (0.99, 0.95, 0.9)
@@ -42,6 +44,7 @@ class Choice(msgspec.Struct, kw_only=True):
     method: str
     ratio: float
     decay: float
+    mean_ratio: float  # over all rounds
     estimate: Estimate
     points_lost: float | None = None  # against plain averaging, by the pilot
     misses: list[str] = []  # the wishes that it does not fulfil
@@ -64,6 +67,7 @@ class Answer(msgspec.Struct, kw_only=True):
     better: Choice | None
     profile: str
     sigma: float
+    simulation: bool  # the noise is seeded: no guarantee holds
     guarantees: list[Guarantee]
     machine: Machine
     pilot: Pilot | None = None
@@ -71,10 +75,8 @@ class Answer(msgspec.Struct, kw_only=True):
 
 def plan(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None = None) -> Answer:
     """Choose a ratio, or a ratio and its decay, for the configuration's method."""
-    if config.protect.method not in PLANNED:
-        raise ConfigError(f"a ratio is planned for {', '.join(PLANNED)}, got {config.protect.method!r}")
-    choices = [_choice(config, wish, machine, pilot, *pair) for pair in _pairs(config.protect.method)]
-    choices.sort(key=lambda choice: (choice.estimate.bytes_up + choice.estimate.bytes_down, choice.estimate.seconds))
+    check(config)
+    choices = _worthwhile([_choice(config, wish, machine, pilot, *pair) for pair in _pairs(config, wish.length)])
     fitting = [choice for choice in choices if not choice.misses]
     chosen = (
         _chosen(config.protect.method, wish, fitting) if fitting else min(choices, key=lambda one: _excess(wish, one))
@@ -91,6 +93,7 @@ def plan(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None = Non
         better=choices[place + 1] if place + 1 < len(choices) else None,
         profile=config.protect.profile,
         sigma=found.sigma,
+        simulation=found.simulation and found.sigma > 0,
         guarantees=found.guarantees,
         machine=machine,
         pilot=pilot,
@@ -108,12 +111,42 @@ def train_seconds_of(pilot: Pilot, config: Config, machine: Machine, length: int
     if not here:
         return pilot.train
     plain = Setting(method="fedavg", length=length, clients=config.sampled, rounds=1)
-    return max(0.0, pilot.wall - estimate(machine, plain).seconds) / config.sampled
+    shared = max(0.0, pilot.wall - estimate(machine, plain).seconds) / config.sampled
+    return shared * at_once(machine, config.sampled)
 
 
-def _pairs(method: str) -> list[tuple[float, float]]:
-    decays = DECAYS if method == "paraaegis-dynamic" else (1.0,)
-    return [(ratio, decay) for ratio in RATIOS for decay in decays]
+def check(config: Config) -> None:
+    """Refuse what cannot be planned, before anything is measured."""
+    if config.protect.method not in PLANNED:
+        raise ConfigError(f"a ratio is planned for {', '.join(PLANNED)}, got {config.protect.method!r}")
+
+
+def _pairs(config: Config, length: int) -> list[tuple[float, float]]:
+    """Ratios and decays that elect something in every round and, where there is noise outside, leave some there."""
+    noisy = find_method(config.protect.method).noisy
+    decays = DECAYS if config.protect.method == "paraaegis-dynamic" else (1.0,)
+    pairs = [(ratio, decay) for ratio in RATIOS for decay in decays if not (noisy and ratio == 1)]
+    last = config.federation.rounds
+    found = [pair for pair in pairs if Schedule(*pair).elected_at(last, length) > 0]
+    if not found:
+        raise ConfigError(f"{length} values are too few for a ratio: none of {RATIOS} elects one in every round")
+    return found
+
+
+def _worthwhile(choices: Sequence[Choice]) -> list[Choice]:
+    """From the lowest mean ratio to the highest, without those that a higher one beats at no more bytes and seconds."""
+
+    def costs(choice: Choice) -> tuple[float, float]:
+        return choice.megabytes, choice.estimate.seconds
+
+    ordered = sorted(choices, key=lambda choice: (choice.mean_ratio, -choice.decay))
+    return [
+        choice
+        for place, choice in enumerate(ordered)
+        if not any(
+            all(a <= b for a, b in zip(costs(higher), costs(choice), strict=True)) for higher in ordered[place + 1 :]
+        )
+    ]
 
 
 def _choice(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None, ratio: float, decay: float) -> Choice:
@@ -127,9 +160,14 @@ def _choice(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None, r
         train=wish.train or 0.0,
         bandwidth=wish.bandwidth,
     )
-    lost = pilot.points_lost(mean_ratio(ratio, decay, config.federation.rounds)) if pilot else None
+    mean = mean_ratio(ratio, decay, config.federation.rounds)
     choice = Choice(
-        method=setting.method, ratio=ratio, decay=decay, estimate=estimate(machine, setting), points_lost=lost
+        method=setting.method,
+        ratio=ratio,
+        decay=decay,
+        mean_ratio=mean,
+        estimate=estimate(machine, setting),
+        points_lost=pilot.points_lost(mean) if pilot else None,
     )
     choice.misses = _misses(wish, choice)
     return choice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.promise import spending
 from paraaegis.experiments.run import Result, read_done, summarise
 from paraaegis.privacy.guarantee import Guarantee
+from paraaegis.privacy.ledger import read_ledger
 from paraaegis.protocol.state import Line
 
 
@@ -26,6 +28,7 @@ class Run:
     guarantees: list[Guarantee]
     name: str  # its folder's
     label: str
+    parent: str = ""
     running: bool = False
 
     @property
@@ -73,9 +76,11 @@ def collect(paths: Iterable[Path], running: bool = False) -> tuple[list[Run], li
     With `running` also those that go on, as far as they are.
     """
     runs, problems = [], []
-    for folder in _folders(paths):
+    for folder in dict.fromkeys(path.resolve() for path in _folders(paths)):
         try:
             runs.append(_read(folder, running))
+            if not runs[-1].guarantees:
+                problems.append(f"{folder.name}: it has no ledger, so that its guarantees are not shown")
         except (ParaAegisError, OSError) as error:
             problems.append(f"{folder.name}: {error}")
     return _labelled(runs), problems
@@ -88,7 +93,9 @@ def _labelled(runs: list[Run]) -> list[Run]:
         return runs
     differing = [len(set(column)) > 1 for column in zip(*names, strict=True)]
     kept = [[part for part, differs in zip(parts, differing, strict=True) if differs] for parts in names]
-    return [replace(run, label=", ".join(parts) or run.label) for run, parts in zip(runs, kept, strict=True)]
+    labelled = [replace(run, label=", ".join(parts) or run.label) for run, parts in zip(runs, kept, strict=True)]
+    twice = {label for label, count in Counter(run.label for run in labelled).items() if count > 1}
+    return [replace(run, label=f"{run.parent}/{run.label}") if run.label in twice else run for run in labelled]
 
 
 def _folders(paths: Iterable[Path]) -> list[Path]:
@@ -96,7 +103,8 @@ def _folders(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise RunError(f"{path} is not a folder; give run folders, or a comparison's")
-        below = sorted(one for one in path.iterdir() if one.is_dir() and (one / "config.toml").exists())
+        traces = ("config.toml", "rounds.jsonl", "result.json")
+        below = sorted(one for one in path.iterdir() if one.is_dir() and any((one / name).exists() for name in traces))
         found += [path] if (path / "config.toml").exists() else below
     if not found:
         raise RunError("there is no run in these folders: none holds a config.toml")
@@ -112,7 +120,13 @@ def _read(path: Path, running: bool) -> Run:
         raise RunError("it is not complete; the command that began it goes on with it")
     if not lines:
         raise RunError("it has no rounds yet" if running else "it has no rounds")
-    result = done or summarise(config, folder)
-    guarantees = spending(path).guarantees if folder.ledger.exists() else []
-    name = path.resolve().name
-    return Run(config, lines, result, guarantees, name, name, done is None)
+    if done is not None and len(lines) != done.rounds:
+        raise RunError(f"its rounds.jsonl has {len(lines)} of {done.rounds} rounds")
+    guarantees = []
+    if folder.ledger.exists():
+        told = {release.round for release in read_ledger(folder.ledger)}
+        if missing := [line.round for line in lines if line.clients and line.round not in told]:
+            raise RunError(f"its ledger.jsonl is not whole: round {missing[0]} is not in it")
+        guarantees = spending(path).guarantees
+    name, parent = path.resolve().name, path.resolve().parent.name
+    return Run(config, lines, done or summarise(config, folder), guarantees, name, name, parent, done is None)

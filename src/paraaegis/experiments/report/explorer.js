@@ -21,7 +21,7 @@ function estimate(data, setting) {
     const dot = (line) => line[0] + line[1] * setting.length + line[2] * ciphertexts;
     const phases = {};
     if (setting.bandwidth === null) {
-      phases.train = setting.clients * setting.train;
+      phases.train = setting.clients * setting.train / Math.min(machine.cores, setting.clients);
       phases.protect = setting.clients * dot(cost.crowd);
     } else {
       phases.train = setting.train;
@@ -50,11 +50,11 @@ function duration(seconds) {
   if (seconds < 1) return figure(1000 * seconds, "ms");
   return seconds < 120 ? figure(seconds, "s") : seconds < 7200 ? figure(seconds / 60, "min") : figure(seconds / 3600, "h");
 }
-const WEIGHTS = { method: 3, ratio: 1, decay: 1, clients: 1, length: 1 };
+const WEIGHTS = { method: 3, lever: 1, clients: 1, length: 1 };
 function distance(run, setting) {
   const apart = (a, b) => (a > 0 && b > 0 ? Math.abs(Math.log(a / b)) : 0);
-  return WEIGHTS.method * (run.method !== setting.method) + WEIGHTS.ratio * apart(run.ratio, setting.ratio)
-    + WEIGHTS.decay * 20 * Math.abs(run.decay - setting.decay) + WEIGHTS.clients * apart(run.clients, setting.clients)
+  const lever = run.elects && setting.elects ? apart(run.ratio, setting.ratio) + 20 * Math.abs(run.decay - setting.decay) : 0;
+  return WEIGHTS.method * (run.method !== setting.method) + WEIGHTS.lever * lever + WEIGHTS.clients * apart(run.clients, setting.clients)
     + WEIGHTS.length * apart(run.length, setting.length);
 }
 // Sliders that span decades move in their logarithm.
@@ -89,6 +89,7 @@ function explore(data) {
   const update = () => {
     const setting = read();
     const cost = data.machine.methods[data.methods[setting.method]];
+    setting.elects = cost.inside === "elected";
     for (const [name, slider] of Object.entries(SLIDERS)) {
       put(`of-${name}`, slider.show(slider.read(Number(field(name).value)), data));
     }
@@ -114,7 +115,7 @@ function explore(data) {
     const near = data.measured.map((run) => [distance(run, setting), run]).sort((a, b) => a[0] - b[0]).slice(0, 3);
     place.querySelector("tbody.measured").replaceChildren(...near.map(([, run]) => {
       const row = document.createElement("tr");
-      for (const text of [run.label, Number.isFinite(run.accuracy) ? `${run.accuracy.toFixed(1)} %` : "", duration(run.seconds), bytes(run.up), bytes(run.down)]) {
+      for (const text of [run.label, Number.isFinite(run.accuracy) ? `${run.accuracy.toFixed(1)} %` : "", duration(run.seconds) + (run.shared ? " †" : ""), bytes(run.up), bytes(run.down)]) {
         row.appendChild(document.createElement("td")).textContent = text;
       }
       return row;

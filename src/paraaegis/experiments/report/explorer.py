@@ -25,22 +25,26 @@ def explorer(machine: Machine, runs: Sequence[Run]) -> dict[str, Any]:
         "constants": {"base": BASE, "flowerExchange": FLOWER_EXCHANGE, "flowerByte": FLOWER_BYTE},
         "budgets": [{"epsilon": float(f"{epsilon:.3g}"), "mu": mu_of(float(epsilon), DELTA)} for epsilon in BUDGETS],
         "delta": DELTA,
-        "measured": [_measured(run) for run in runs],
+        "measured": [_measured(run, runs, machine) for run in runs],
         "start": _start(runs),
     }
 
 
-def _measured(run: Run) -> dict[str, Any]:
-    protect = run.config.protect
+def _measured(run: Run, runs: Sequence[Run], machine: Machine) -> dict[str, Any]:
+    protect, kind = run.config.protect, (run.config.data.name, run.config.model.name)
+    siblings = (one.length for one in runs if (one.config.data.name, one.config.model.name) == kind)
+    cost = machine.methods.get(ALIASES.get(run.result.method, run.result.method))
     return {
         "label": run.label,
         "method": run.result.method,
         "ratio": protect.ratio,
         "decay": protect.decay,
         "clients": run.config.sampled,
-        "length": run.length,
+        "length": run.length or max(siblings, default=0),
+        "elects": cost is not None and cost.inside == "elected",
+        "shared": run.shared,
         "rounds": run.result.rounds,
-        "accuracy": run.accuracy,
+        "accuracy": None if run.accuracy != run.accuracy else run.accuracy,
         "seconds": run.result.seconds / run.result.rounds,
         "up": 1e6 * run.megabytes("up"),
         "down": 1e6 * run.megabytes("down"),

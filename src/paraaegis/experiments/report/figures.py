@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from paraaegis.experiments.report.collect import Run
@@ -19,11 +19,14 @@ _SYMBOLS = {"*": "star", "v": "triangle-down", "<": "triangle-left", "s": "squar
 def figures(runs: Sequence[Run]) -> dict[str, Figure]:
     """All figures that these runs have data for, by title."""
     found = {
-        "Accuracy against time": _scatter(runs, "seconds", [run.result.seconds for run in runs]),
+        "Accuracy against time": _scatter(
+            runs, "seconds", [run.result.seconds for run in runs], [run for run in runs if not run.shared]
+        ),
         "Accuracy against bytes": _scatter(
             runs,
             "MB a client and round, up and down",
             [run.megabytes("up") + run.megabytes("down") for run in runs],
+            runs,
         ),
         "Accuracy by round": _lines(
             runs, "accuracy, %", lambda run: [100 * line.metrics.get("accuracy", float("nan")) for line in run.lines]
@@ -50,14 +53,17 @@ def _rank(runs: Sequence[Run], run: Run) -> int:
     return [other.label for other in runs if other.result.method == run.result.method].index(run.label)
 
 
-def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float]) -> Figure:
+def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], comparable: Sequence[Run]) -> Figure:
     points = []
     for run, cost in zip(runs, costs, strict=True):
         colour, symbol = _looks(run)
         points.append(
             {
                 "type": "scatter",
-                "mode": "markers",
+                "mode": "markers+text",
+                "text": [run.row.removeprefix(run.result.method).strip(" -").replace("_", ".")],
+                "textposition": "bottom center",
+                "textfont": {"size": 9},
                 "name": run.label,
                 "legendgroup": run.result.method,
                 "x": [cost],
@@ -66,7 +72,7 @@ def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float]) -> Figure:
                 "hovertemplate": f"%{{fullData.name}}<br>%{{x:.2f}} {label}<br>%{{y:.2f}} %<extra></extra>",
             }
         )
-    front = pareto([(cost, run.accuracy) for run, cost in zip(runs, costs, strict=True)])
+    front = pareto([(cost, run.accuracy) for run, cost in zip(runs, costs, strict=True) if run in comparable])
     edge = {
         "type": "scatter",
         "mode": "lines",
@@ -90,7 +96,7 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
-def _lines(runs: Sequence[Run], label: str, values: Any) -> Figure:
+def _lines(runs: Sequence[Run], label: str, values: Callable[[Run], list[float]]) -> Figure:
     data = [
         {
             "type": "scatter",

@@ -20,6 +20,7 @@ function draw() {
       layout[axis] = Object.assign({ gridcolor: line, zerolinecolor: line }, figure.layout[axis],
         title ? { title: { text: title } } : {});
     }
+    place.style.height = `${layout.height}px`; // or a resize after a redraw takes it for nothing
     Plotly.react(place, data, layout, quiet);
     legend(place, data);
   });
@@ -56,21 +57,25 @@ function sortable(table) {
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
     const rows = [...table.tBodies[0].rows];
     const key = (row) => row.cells[column].textContent;
-    const numeric = rows.every((row) => !Number.isNaN(parseFloat(key(row))));
-    rows.sort((a, b) => (numeric ? parseFloat(key(a)) - parseFloat(key(b)) : key(a).localeCompare(key(b))) * (up ? 1 : -1));
+    const number = (row) => parseFloat(key(row));
+    const numeric = rows.some((row) => !Number.isNaN(number(row))) && rows.every((row) => key(row) === "" || !Number.isNaN(number(row)));
+    const order = (a, b) => (numeric ? number(a) - number(b) : key(a).localeCompare(key(b))) * (up ? 1 : -1);
+    rows.sort((a, b) => (key(a) === "") - (key(b) === "") || (key(a) === "" ? 0 : order(a, b))); // empty cells last
     table.tBodies[0].append(...rows);
   }));
 }
 function download(link) {
   const figure = FIGURES[Number(link.dataset.figure)];
-  const rows = [["series", "x", "y"]];
+  const axis = (name, other) => (figure.layout[name] && figure.layout[name].title) || other;
+  const rows = [["series", axis("xaxis", "x"), axis("yaxis", "y")]];
   for (const series of figure.data) series.x.forEach((x, i) => rows.push([series.name, x, series.y[i]]));
   const cell = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
   link.href = "data:text/csv;charset=utf-8," + encodeURIComponent(rows.map((row) => row.map(cell).join(",")).join("\n"));
-  link.download = `figure-${link.dataset.figure}.csv`;
+  link.download = `${link.dataset.name}.csv`;
 }
 draw();
 document.querySelectorAll("table.sortable").forEach(sortable);
 document.querySelectorAll("a.download").forEach((link) => { download(link); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+matchMedia("print").addEventListener("change", draw);
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));

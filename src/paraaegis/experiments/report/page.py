@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import tomli_w
 
+from paraaegis.config import Privacy, Protect
 from paraaegis.experiments.cost import ALIASES, Machine
 from paraaegis.experiments.report.collect import Run
 from paraaegis.experiments.report.explorer import explorer
-from paraaegis.experiments.report.figures import figures
+from paraaegis.experiments.report.figures import Figure, figures
 from paraaegis.experiments.report.paper import paper_accuracy, paper_overhead
 from paraaegis.files import write_whole
 from paraaegis.version import __version__
@@ -46,7 +48,7 @@ def page(
         "STYLE": (assets / "page.css").read_text(encoding="utf-8"),
         "PROBLEMS": _problems(problems),
         "RESULTS": _results(runs),
-        "FIGURES": "\n".join(_figure(number, name) for number, name in enumerate(drawn)),
+        "FIGURES": "\n".join(_figure(number, *one) for number, one in enumerate(drawn.items())),
         "PRIVACY": _privacy(runs),
         "CONFIGURATIONS": _configurations(runs),
         "VERSION": __version__,
@@ -89,40 +91,46 @@ def _title(runs: Sequence[Run]) -> str:
 
 def headline(runs: Sequence[Run]) -> str:
     """What these runs say, in one sentence."""
-    plain = next((run for run in runs if run.result.method == "fedavg" and run.config.data.split == "iid"), None)
-    plain = plain or next((run for run in runs if run.result.method == "fedavg"), None)
-    others = [run for run in runs if run.result.method != "fedavg" and run.accuracy == run.accuracy]
-    if plain is not None:  # only runs on the same data can be compared
-        others = [run for run in others if (run.config.data, run.config.seed) == (plain.config.data, plain.config.seed)]
-    if not others:
-        return f"{runs[0].label} reached {runs[0].accuracy:.1f} % in {runs[0].result.seconds:.0f} s."
+    known = [run for run in runs if run.accuracy == run.accuracy]
+    if not known:
+        return f"{len(runs)} runs, none of which reports an accuracy."
+    plains = [run for run in known if run.result.method == "fedavg"]
+    plain = next((run for run in plains if run.config.data.split == "iid"), plains[0] if plains else None)
+    others = [run for run in known if run.result.method != "fedavg" and (plain is None or alike(run, plain))]
+    if len(known) == 1 or not others:
+        return f"{known[0].label} reached {known[0].accuracy:.1f} % in {known[0].result.seconds:.0f} s."
     best = max(others, key=lambda run: (round(run.accuracy, 1), -run.result.bytes_up))
     if plain is None:
-        return (
-            f"Of the protected methods {best.label} reached most: {best.accuracy:.1f} % in {best.result.seconds:.0f} s."
-        )
+        return f"{best.label} reached most: {best.accuracy:.1f} % in {best.result.seconds:.0f} s."
     close = [run for run in others if run.accuracy > plain.accuracy - 1]
     best = min(close, key=lambda run: run.result.bytes_up) if close else best
     how = "is the lightest within a point of plain averaging" if close else "comes closest to plain averaging"
     text = f"Of the protected methods {best.label} {how}, {best.accuracy:.1f} %"
     points, upload = plain.accuracy - best.accuracy, best.result.bytes_up / plain.result.bytes_up
     near = "as much as" if abs(points) < 0.05 else f"{abs(points):.1f} points {'below' if points > 0 else 'above'}"
-    time = best.result.seconds / plain.result.seconds
-    return f"{text}: {near} it, with {100 * upload:.0f} % of its upload and {time:.2f} times its time."
+    time = overhead([plain], best)
+    end = "" if time is None else f" and {time:.2f} times its time"
+    return f"{text}: {near} it, with {100 * upload:.0f} % of its upload{end}."
+
+
+def alike(run: Run, other: Run) -> bool:
+    """Whether two runs differ in nothing but how updates are protected."""
+    mine, yours = (msgspec.structs.replace(one.config, protect=Protect(), privacy=Privacy()) for one in (run, other))
+    return mine.digest() == yours.digest()
 
 
 def _problems(problems: Sequence[str]) -> str:
     if not problems:
         return ""
     items = "".join(f"<li>{html.escape(text)}</li>" for text in problems)
-    return f'<section class="problems"><h2>Left out</h2><ul>{items}</ul></section>'
+    return f'<section class="problems"><h2>Left out, or not whole</h2><ul>{items}</ul></section>'
 
 
 def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """The table of results: its headings and rows, with the paper's figures where these runs are its cells."""
     columns: dict[str, Callable[[Run], str]] = {
         "run": lambda run: run.label + (" (stopped)" if run.result.stopped else " (running)" if run.running else ""),
-        "accuracy, %": lambda run: f"{run.accuracy:.2f}",
+        "accuracy, %": lambda run: _or_empty(None if run.accuracy != run.accuracy else run.accuracy),
         "seconds": lambda run: f"{run.result.seconds:.1f}" + (" †" if run.shared else ""),
         "MB up": lambda run: f"{run.megabytes('up'):.2f}",
         "MB down": lambda run: f"{run.megabytes('down'):.2f}",
@@ -138,12 +146,9 @@ def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
 
 def overhead(runs: Sequence[Run], run: Run) -> float | None:
     """Its time over that of plain averaging on the same data and machine; None where the machine had other work too."""
-    if run.shared:
-        return None
-    same = (run.config.data, run.result.machine)
-    plain = (one for one in runs if one.result.method == "fedavg" and (one.config.data, one.result.machine) == same)
-    found = next(plain, None)
-    return None if found is None else run.result.seconds / found.result.seconds
+    plains = [one for one in runs if one.result.method == "fedavg" and alike(one, run)]
+    plain = next((one for one in plains if one.result.machine == run.result.machine), None)
+    return None if plain is None or run.shared else run.result.seconds / plain.result.seconds
 
 
 def _or_empty(value: float | None) -> str:
@@ -170,18 +175,32 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _figure(number: int, name: str) -> str:
-    return (
-        f'<figure><figcaption>{html.escape(name)} <a class="download" data-figure="{number}" href="#">data</a>'
-        "</figcaption>"
-        f'<div class="plot" id="figure-{number}" role="img" aria-label="{html.escape(name)}"></div></figure>'
-    )
+def _figure(number: int, name: str, figure: Figure) -> str:
+    kind, told = ' class="tall"' if figure["data"][0]["type"] == "bar" else "", html.escape(name)
+    link = f'<a class="download" data-figure="{number}" data-name="{told}" href="#">data</a>'
+    plot = f'<div class="plot" id="figure-{number}" role="img" aria-label="{told}"></div>'
+    return f"<figure{kind}><figcaption>{told} {link}</figcaption>{plot}</figure>"
 
 
 def _configurations(runs: Sequence[Run]) -> str:
-    shown = (
-        f"<details><summary>{html.escape(run.label)}</summary><pre>"
-        f"{html.escape(tomli_w.dumps(msgspec.to_builtins(run.config)))}</pre></details>"
-        for run in runs
+    """What all runs have in common once, then what each has of its own."""
+    flat = [_flat(msgspec.to_builtins(run.config)) for run in runs]
+    common = {key: value for key, value in flat[0].items() if all(other.get(key) == value for other in flat)}
+    parts = [("All runs" if len(runs) > 1 else runs[0].label, common)]
+    own = ({key: value for key, value in one.items() if key not in common} for one in flat)
+    parts += [(run.label, found) for run, found in zip(runs, own, strict=True) if found]
+    return "".join(
+        f"<details><summary>{html.escape(name)}</summary><pre>{html.escape(_settings(found))}</pre></details>"
+        for name, found in parts
     )
-    return "".join(shown)
+
+
+def _flat(table: Mapping[str, Any], key: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= _flat(value, f"{key}{name}.") if isinstance(value, Mapping) else {f"{key}{name}": value}
+    return found
+
+
+def _settings(found: Mapping[str, Any]) -> str:
+    return "\n".join(tomli_w.dumps({"value": value}).replace("value", key, 1).strip() for key, value in found.items())

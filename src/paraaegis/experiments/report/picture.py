@@ -25,9 +25,10 @@ def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
     )
     for (left, right), split in zip(panels, splits, strict=True):
         chosen = [run for run in runs if run.split == split]
-        _panel(left, chosen, [run.result.seconds for run in chosen], "seconds")
+        comparable = [run for run in chosen if not run.shared]
+        _panel(left, chosen, [run.result.seconds for run in chosen], "seconds", comparable)
         both = [run.megabytes("up") + run.megabytes("down") for run in chosen]
-        _panel(right, chosen, both, "MB a client and round, up and down")
+        _panel(right, chosen, both, "MB a client and round, up and down", chosen)
         left.set_ylabel("accuracy, %" if len(splits) == 1 else f"{split}\naccuracy, %")
     handles: dict[str, Any] = {}
     for panel in panels.flat:
@@ -38,9 +39,9 @@ def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
     plt.close(figure)
 
 
-def _panel(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str) -> None:
+def _panel(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, comparable: Sequence[Run]) -> None:
     points = list(zip(costs, [run.accuracy for run in runs], strict=True))
-    front = pareto(points)
+    front = pareto([point for point, run in zip(points, runs, strict=True) if run in comparable])
     panel.step([x for x, _ in front], [y for _, y in front], where="post", color="#888888", linestyle=":", zorder=2)
     for run, (cost, accuracy) in zip(runs, points, strict=True):
         method = run.result.method
@@ -57,4 +58,5 @@ def markdown(runs: Sequence[Run]) -> str:
     names, rows = results(runs)
     lines = [headline(runs), "", "| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([*lines, "", "MB: a client and round.", ""])
+    note = " † beside other work on the same machine: not comparable." if any(run.shared for run in runs) else ""
+    return "\n".join([*lines, "", f"MB: a client and round.{note}", ""])
