@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from paraaegis.experiments.cost import Machine, Setting, estimate
+from paraaegis.experiments.cost import Machine, Setting, at_once, estimate
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.gauge import gauge
 from paraaegis.experiments.learners import model_length
@@ -69,7 +69,8 @@ def main() -> int:
             after = wall(lines_of(plain, Path(folder) / f"after-{number}"))
             clients = plain.config.sampled
             unprotected = estimate(machine, Setting(method="fedavg", length=length, clients=clients, rounds=1)).seconds
-            expected = predicted(machine, cell, length, ((before + after) / 2 - unprotected) / clients)
+            train = ((before + after) / 2 - unprotected) / clients * at_once(machine, clients)
+            expected = predicted(machine, cell, length, train)
             before = after
             ups = sum(sum(line.bytes_up.values()) for line in lines) / len(lines)
             downs = sum(sum(line.bytes_down.values()) for line in lines) / len(lines)
