@@ -114,6 +114,11 @@ def test_a_time_beside_other_work_is_marked_and_compared_with_nothing(comparison
     assert front["x"] == []
 
 
+def test_a_run_is_marked_by_its_ratio(comparison):
+    marks = {run.result.method: run.mark for run in collect([comparison])[0]}
+    assert marks == {"fedavg": "", "paraaegis-static": "10%", "paraaegis-feedback": "10%"}
+
+
 def test_what_runs_have_in_common_is_shown_once(comparison):
     shown = page(*collect([comparison]))
     assert shown.count("federation.rounds = 2") == 1

@@ -37,6 +37,17 @@ class Run:
         return self._parts[0] if len(self._parts) == 3 else self.label
 
     @property
+    def mark(self) -> str:
+        """What tells it from others of its method, in a word: its ratio, or its row's name."""
+        method, protect = self.result.method, self.config.protect
+        if not self.row.startswith(method):
+            return self.row
+        if not method.startswith("paraaegis"):
+            return self.row.removeprefix(method).strip(" -")
+        decay = f" × {protect.decay:g}" if protect.decay < 1 else ""
+        return f"{100 * protect.ratio:g}%{decay}" + (" carry" if protect.carry else "")
+
+    @property
     def shared(self) -> bool:
         """Whether its machine had other work too, so that its seconds cannot be compared."""
         return "shared" in self.result.machine

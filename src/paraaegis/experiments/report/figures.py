@@ -61,7 +61,7 @@ def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], comparable
             {
                 "type": "scatter",
                 "mode": "markers+text",
-                "text": [run.row.removeprefix(run.result.method).strip(" -").replace("_", ".")],
+                "text": [run.mark],
                 "textposition": "bottom center",
                 "textfont": {"size": 9},
                 "name": run.label,

@@ -47,8 +47,9 @@ def _panel(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, 
         method = run.result.method
         colour, marker = STYLES.get(method, OTHER)
         panel.scatter(cost, accuracy, s=60, color=colour, marker=marker, label=method, zorder=3)
-        which = run.row.removeprefix(method).strip(" -").replace("_", ".")
-        panel.annotate(which, (cost, accuracy), (0, -7), textcoords="offset points", fontsize=7, ha="center", va="top")
+        panel.annotate(
+            run.mark, (cost, accuracy), (0, -7), textcoords="offset points", fontsize=7, ha="center", va="top"
+        )
     panel.set(xlabel=label, xlim=(0, 1.08 * max(costs)), ylim=(0, 104))
     panel.grid(alpha=0.3)
 
