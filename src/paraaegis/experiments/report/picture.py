@@ -26,12 +26,13 @@ def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
     for (left, right), split in zip(panels, splits, strict=True):
         chosen = [run for run in runs if run.split == split]
         comparable = [run for run in chosen if not run.shared]
-        _panel(left, chosen, [run.result.seconds for run in chosen], "seconds", comparable)
+        seconds = "seconds" if len(comparable) == len(chosen) else "seconds (hollow: beside other work, not comparable)"
+        _panel(left, chosen, [run.result.seconds for run in chosen], seconds, comparable)
         both = [run.megabytes("up") + run.megabytes("down") for run in chosen]
         _panel(right, chosen, both, "MB a client and round, up and down", chosen)
         left.set_ylabel("accuracy, %" if len(splits) == 1 else f"{split}\naccuracy, %")
     handles: dict[str, Any] = {}
-    for panel in panels.flat:
+    for panel in panels[:, 1]:  # where all are filled
         handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
     figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
     figure.suptitle(title)
@@ -46,7 +47,8 @@ def _panel(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, 
     for run, (cost, accuracy) in zip(runs, points, strict=True):
         method = run.result.method
         colour, marker = STYLES.get(method, OTHER)
-        panel.scatter(cost, accuracy, s=60, color=colour, marker=marker, label=method, zorder=3)
+        inner = colour if run in comparable else "none"
+        panel.scatter(cost, accuracy, s=60, facecolors=inner, edgecolors=colour, marker=marker, label=method, zorder=3)
         panel.annotate(
             run.mark, (cost, accuracy), (0, -7), textcoords="offset points", fontsize=7, ha="center", va="top"
         )
