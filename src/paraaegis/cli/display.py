@@ -163,7 +163,8 @@ def _plan_rows(answer: Answer) -> list[tuple[str, Callable[[Choice], str]]]:
     ]
     if answer.pilot is not None:
         after = f"points below FedAvg after {answer.pilot.rounds} rounds"
-        rows.append((after, lambda one: f"{one.points_lost or 0:.1f}"))
+        least = min(map(float, answer.pilot.by_ratio))
+        rows.append((after, lambda one: "not flown" if one.mean_ratio < least else f"{one.points_lost or 0:.1f}"))
     return rows
 
 
