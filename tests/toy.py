@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from paraaegis.config import Config, make_config
 from paraaegis.crypto.ckks import PROFILES, new_key
 from paraaegis.crypto.keys import FederationKeys
 from paraaegis.engines.local import LocalEngine
+from paraaegis.experiments.run import federate
 from paraaegis.experiments.wire import Wired, resolve, wire
 from paraaegis.protocol.desk import Desk
 from paraaegis.protocol.state import Line, ServerState
@@ -85,3 +87,12 @@ def play(updates, *settings: str, rounds: int = 1, samples: Sequence[int] | None
     engine = LocalEngine(wired.silos, workers=workers)
     engine.run(Desk(wired.plan, wired.server, ServerState()), lines.append, lambda _: None)
     return Played(engine, lines, wired)
+
+
+def compared(out, updates, methods: dict[str, Sequence[str]]) -> Path:
+    """A comparison's folder with one complete run a method."""
+    shape = (f"federation.clients={len(updates)}", f"federation.rounds={len(updates[0])}")
+    for method, settings in methods.items():
+        config = configure(*shape, f"protect.method={method}", *settings)
+        federate(config, learners_of(updates), out / f"{method}--iid--seed0")
+    return out

@@ -11,8 +11,7 @@ from machine import MACHINE
 from paraaegis.experiments.cost import Setting, estimate
 from paraaegis.experiments.report.collect import collect
 from paraaegis.experiments.report.page import write_page
-from paraaegis.experiments.run import federate
-from toy import configure, learners_of
+from toy import compared
 
 CHROMIUM, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
 NEEDED = os.environ.get("PARAAEGIS_BROWSER") == "required"
@@ -30,10 +29,7 @@ METHODS = {"fedavg": [], "dp-fedavg": NOISED, "paraaegis-static": ["protect.rati
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    out = tmp_path_factory.mktemp("comparison")
-    for method, settings in METHODS.items():
-        config = configure("federation.clients=3", "federation.rounds=3", f"protect.method={method}", *settings)
-        federate(config, learners_of(UPDATES), out / f"{method}--iid--seed0")
+    out = compared(tmp_path_factory.mktemp("comparison"), UPDATES, METHODS)
     write_page(*collect([out]), out / "report.html", "A test's runs", MACHINE)
     return (out / "report.html").as_uri()
 

@@ -7,9 +7,9 @@ from paraaegis.config import make_config
 from paraaegis.engines.flower.client import answer
 from paraaegis.errors import ConfigError, UpdateError
 from paraaegis.experiments import node as module
-from paraaegis.experiments.node import SiloNode, short_name
+from paraaegis.experiments.node import SiloNode
 from paraaegis.experiments.trial import lay_out
-from paraaegis.experiments.wire import make_plan, resolve
+from paraaegis.experiments.wire import make_plan, resolve, short_name
 from paraaegis.protocol.messages import RollCall, pack, unpack
 
 MATERIALS = module.Materials

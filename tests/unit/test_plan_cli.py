@@ -13,8 +13,7 @@ from machine import MACHINE
 from paraaegis.cli import main
 from paraaegis.config import load_config
 from paraaegis.experiments import gauge as module
-from paraaegis.experiments.run import federate
-from toy import configure, learners_of
+from toy import compared
 
 PLAN = ("plan", "--model", "1000000", "--clients", "5", "--rounds", "10")
 
@@ -39,12 +38,8 @@ def typed(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
-    out = tmp_path_factory.mktemp("comparison")
     updates = np.random.default_rng(0).uniform(0, 0.3, (3, 2, 50)).astype(np.float32)
-    for method in ("fedavg", "paraaegis-feedback"):
-        config = configure("federation.clients=3", "federation.rounds=2", f"protect.method={method}")
-        federate(config, learners_of(updates), out / f"{method}--iid--seed0")
-    return out
+    return compared(tmp_path_factory.mktemp("comparison"), updates, {"fedavg": [], "paraaegis-feedback": []})
 
 
 def test_a_plan_within_a_limit_is_shown_with_its_neighbours_and_guarantees(typed):

@@ -13,7 +13,7 @@ from paraaegis.experiments.report.collect import collect
 from paraaegis.experiments.report.figures import figures, pareto
 from paraaegis.experiments.report.page import headline, page
 from paraaegis.experiments.run import federate
-from toy import configure, learners_of
+from toy import compared, configure, learners_of
 
 UPDATES = np.random.default_rng(0).uniform(0, 0.3, (3, 2, 50)).astype(np.float32)
 METHODS = {
@@ -25,11 +25,7 @@ METHODS = {
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
-    out = tmp_path_factory.mktemp("comparison")
-    for method, settings in METHODS.items():
-        config = configure("federation.clients=3", "federation.rounds=2", f"protect.method={method}", *settings)
-        federate(config, learners_of(UPDATES), out / f"{method}--iid--seed0")
-    return out
+    return compared(tmp_path_factory.mktemp("comparison"), UPDATES, METHODS)
 
 
 def test_every_complete_run_is_found_by_its_comparison_or_by_itself(comparison):

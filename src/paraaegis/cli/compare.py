@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from paraaegis.cli.options import say_measured
 from paraaegis.errors import ConfigError
 
 
@@ -53,7 +54,7 @@ def compare(
 
     table = carry_out(title, paper, cells, folder, fresh, shown, wanted)
     runs, problems = collect([folder])
-    machine = remembered(progress=lambda name: typer.echo(f"measuring this machine for the report: {name}", err=True))
+    machine = remembered(progress=say_measured)
     write_picture(runs, folder / "plot.png", title)
     write_page(runs, problems, folder / "report.html", title, machine)
     if as_json:

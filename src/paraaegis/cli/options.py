@@ -20,6 +20,11 @@ def chosen_config(path: Path | None, settings: list[str] | None) -> Config:
     return load_config(path, settings or []) if path else make_config({}, settings or [])
 
 
+def say_measured(name: str) -> None:
+    """That this machine is being measured, and for which method."""
+    typer.echo(f"measuring this machine: {name}", err=True)
+
+
 def print_json(value: object) -> None:
     """A result as indented JSON on standard output."""
     import msgspec

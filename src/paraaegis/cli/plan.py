@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Settings, print_json
+from paraaegis.cli.options import Settings, print_json, say_measured
 from paraaegis.config import Config, load_config, make_config
 from paraaegis.errors import ConfigError
 
@@ -42,6 +42,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Measure this machine, then choose the ratio that fits your limits and say what it costs and guarantees."""
+    from paraaegis.experiments.folder import write_config
     from paraaegis.experiments.gauge import gauge
     from paraaegis.experiments.pilot import fly
     from paraaegis.experiments.planner import Wish, check, configured, train_seconds_of
@@ -52,18 +53,14 @@ def plan(
     chosen = _chosen(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
     check(chosen)
     length = _length(model, chosen, config is not None or write is not None or pilot)
-
-    def told(name: str) -> None:
-        typer.echo(f"measuring this machine: {name}", err=True)
-
-    machine = gauge(chosen.protect.profile, ("fedavg", chosen.protect.method), told)
+    machine = gauge(chosen.protect.profile, ("fedavg", chosen.protect.method), say_measured)
     flown = fly(chosen, pilot_rounds, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
     if flown is not None and train_seconds is None:
         train_seconds = train_seconds_of(flown, chosen, machine, length, bandwidth is None)
     wish = Wish(length=length, train=train_seconds, **limits)
     answer = make_plan(chosen, wish, machine, flown)
     if write is not None:
-        _write(configured(chosen, answer.choice), write)
+        write_config(write, configured(chosen, answer.choice))
     if as_json:
         print_json(answer)
         return
@@ -143,13 +140,3 @@ def _length(model: str, config: Config, known: bool) -> int:
     from paraaegis.experiments.learners import model_length
 
     return model_length(name, config if known or not model else None)
-
-
-def _write(config: Config, path: Path) -> None:
-    import msgspec
-    import tomli_w
-
-    from paraaegis.files import write_whole
-
-    content = tomli_w.dumps(msgspec.to_builtins(config)).encode()
-    write_whole(path, lambda file: file.write(content))

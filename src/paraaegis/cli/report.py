@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from paraaegis.cli.options import say_measured
+
 LOOK = 2.0  # seconds between two looks for new rounds
 REFRESH = 10  # seconds after which a watched page reloads itself
 
@@ -47,8 +49,7 @@ def report(
         typer.echo(f"left out: {problem}", err=True)
     if not runs:
         raise RunError("none of these runs is complete, so there is nothing to show")
-    told = lambda name: typer.echo(f"measuring this machine: {name}", err=True)  # noqa: E731
-    write_page(runs, problems, out, title, remembered(progress=told) if explorer else None)
+    write_page(runs, problems, out, title, remembered(progress=say_measured) if explorer else None)
     typer.echo(out)
     if png is not None:
         write_picture(runs, png, title)

@@ -83,7 +83,7 @@ class Estimate(msgspec.Struct, kw_only=True):
     memory_server: float
 
 
-class _Load(msgspec.Struct):
+class Load(msgspec.Struct):
     """What one client sends in one round."""
 
     inside: int
@@ -97,7 +97,7 @@ def estimate(machine: Machine, setting: Setting) -> Estimate:
     cost, schedule = machine.method(setting.method), Schedule(setting.ratio, setting.decay)
     found = Estimate(seconds=0.0, bytes_up=0.0, bytes_down=0.0, phases={}, memory_client=0.0, memory_server=0.0)
     for number in range(1, setting.rounds + 1):
-        load = _load(cost, setting.length, schedule.elected_at(number, setting.length), machine.degree)
+        load = load_of(cost, setting.length, schedule.elected_at(number, setting.length), machine.degree)
         up, down = _traffic(machine, cost, setting, load)
         phases = _phases(machine, cost, setting, load, up + down)
         found.bytes_up += up
@@ -111,14 +111,15 @@ def estimate(machine: Machine, setting: Setting) -> Estimate:
     return found
 
 
-def _load(cost: MethodCost, length: int, elected: int, degree: int) -> _Load:
+def load_of(cost: MethodCost, length: int, elected: int, degree: int) -> Load:
+    """What a client of this method sends of so many values."""
     inside = {"none": 0, "elected": elected, "all": length}[cost.inside]
     outside = {"none": 0, "rest": length - elected, "all": length}[cost.outside]
     votes = min(4 * elected, (length + 7) // 8) if cost.votes else 0
-    return _Load(inside, math.ceil(inside / degree), outside, votes)
+    return Load(inside, math.ceil(inside / degree), outside, votes)
 
 
-def _traffic(machine: Machine, cost: MethodCost, setting: Setting, load: _Load) -> tuple[float, float]:
+def _traffic(machine: Machine, cost: MethodCost, setting: Setting, load: Load) -> tuple[float, float]:
     common = machine.header + load.votes + 4 * load.outside + cost.share * setting.clients
     return common + machine.cipher_up * load.ciphertexts, common + machine.cipher_down * load.ciphertexts
 
@@ -128,7 +129,7 @@ def at_once(machine: Machine, clients: int) -> int:
     return min(machine.cores, clients)
 
 
-def _phases(machine: Machine, cost: MethodCost, setting: Setting, load: _Load, traffic: float) -> dict[str, float]:
+def _phases(machine: Machine, cost: MethodCost, setting: Setting, load: Load, traffic: float) -> dict[str, float]:
     """Seconds of one round."""
     variables = (1.0, setting.length, load.ciphertexts)
     if setting.bandwidth is None:
@@ -145,7 +146,7 @@ def _dot(line: Line, variables: tuple[float, float, float]) -> float:
     return sum(factor * variable for factor, variable in zip(line, variables, strict=True))
 
 
-def _memory(cost: MethodCost, setting: Setting, load: _Load, traffic: float) -> tuple[float, float]:
+def _memory(cost: MethodCost, setting: Setting, load: Load, traffic: float) -> tuple[float, float]:
     """Of a client: the model, its trained copy, the update and what is made of it; of the server: its sums.
 
     Both hold what travels, with Flower in copies.

@@ -22,10 +22,9 @@ from paraaegis.experiments.node import (
     client_names,
     evaluators,
     load_resolved,
-    short_name,
 )
 from paraaegis.experiments.run import complete
-from paraaegis.experiments.wire import check, make_plan
+from paraaegis.experiments.wire import check, make_plan, short_name
 from paraaegis.methods import find_method
 from paraaegis.protocol.desk import Desk
 from paraaegis.protocol.server import drive, serve

@@ -99,8 +99,7 @@ class RunFolder:
         elif self.config.exists():
             self._same(config)
             return
-        content = tomli_w.dumps(msgspec.to_builtins(config))
-        write_whole(self.config, lambda file: file.write(content.encode()))
+        write_config(self.config, config)
 
     def _keep_what_was_spent(self) -> None:
         self._refuse_forgetting()
@@ -228,6 +227,12 @@ class RunFolder:
         except msgspec.DecodeError as error:
             raise RunError(f"{self.result} is damaged: {error}; --fresh starts over") from error
         return result
+
+
+def write_config(path: Path, config: Config) -> None:
+    """A configuration as a file that `load_config` reads."""
+    content = tomli_w.dumps(msgspec.to_builtins(config)).encode()
+    write_whole(path, lambda file: file.write(content))
 
 
 def _with_nan(content: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import profile
 from paraaegis.engines.local import LocalEngine
 from paraaegis.experiments.bench_round import Still
-from paraaegis.experiments.cost import ALIASES, Line, Machine, MethodCost
+from paraaegis.experiments.cost import ALIASES, Line, Machine, MethodCost, load_of
 from paraaegis.experiments.wire import make_keys, resolve, wire
 from paraaegis.files import write_whole
 from paraaegis.protocol.desk import Desk
@@ -106,7 +105,7 @@ def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> N
         phases={},
         crowd=(0.0, 0.0, 0.0),
     )
-    ciphertexts = [math.ceil(_inside(cost, *point) / machine.degree) for point in points]
+    ciphertexts = [load_of(cost, size, round(ratio * size), machine.degree).ciphertexts for size, ratio in points]
     variables = [(1.0, float(point[0]), float(count)) for point, count in zip(points, ciphertexts, strict=True)]
     for phase in _SECONDS:
         # The server's phase is of all clients together, the others are a client's own.
@@ -121,10 +120,6 @@ def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> N
     if method == "fedavg":
         machine.header = (kinds["header"] + last.bytes_down["header"]) / 2 / CLIENTS
     machine.methods[method] = cost
-
-
-def _inside(cost: MethodCost, length: int, ratio: float) -> int:
-    return {"none": 0, "elected": round(ratio * length), "all": length}[cost.inside]
 
 
 def _play(chosen: str, method: str, length: int, ratio: float, workers: int, pools: tuple[SecretPool, Pool]) -> Round:

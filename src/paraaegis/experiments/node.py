@@ -17,7 +17,7 @@ from paraaegis.crypto.keys import load_identity, load_keys
 from paraaegis.crypto.pool import SecretPool
 from paraaegis.errors import ConfigError, UpdateError
 from paraaegis.experiments.enrolment import KeyFolder
-from paraaegis.experiments.wire import check, make_plan, make_silo, resolve
+from paraaegis.experiments.wire import check, make_plan, make_silo, resolve, short_name
 from paraaegis.files import write_whole
 from paraaegis.methods import Materials, find_method
 from paraaegis.privacy.budget import budget
@@ -84,11 +84,6 @@ def load_resolved(path: Path) -> Config:
     """A silo's or a server's configuration; the quorum, if it is not set, is worked out by everyone alike."""
     config = load_config(path)
     return resolve(config, [config.federation.min_samples])
-
-
-def short_name(config: Config) -> str:
-    """What the names of a configuration's runs begin with."""
-    return config.digest()[:16]
 
 
 def client_names(config: Config) -> tuple[str, ...]:

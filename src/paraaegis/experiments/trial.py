@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import tomli_w
 
 from paraaegis.config import Config
 from paraaegis.crypto.keys import new_identity, save_keys
 from paraaegis.engines.flower.trial import Trial, sweep
 from paraaegis.errors import RunError
-from paraaegis.experiments.folder import RunFolder
+from paraaegis.experiments.folder import RunFolder, write_config
 from paraaegis.experiments.node import client_names
 from paraaegis.experiments.run import OnLine, Result, check_config, read_done
 from paraaegis.experiments.wire import make_keys
@@ -83,10 +82,9 @@ def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder
         raise RunError(f"{missing[0] / 'identity'} is gone, and the run cannot go on without it; --fresh starts over")
     if missing:
         keys = make_keys(resolved)
-        content = tomli_w.dumps(msgspec.to_builtins(resolved)).encode()
         for node in nodes.values():
             node.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_whole(node / "config.toml", lambda file: file.write(content))
+            write_config(node / "config.toml", resolved)
             save_keys(node / "keys", keys)
             new_identity(node / "identity")
     return folder, nodes

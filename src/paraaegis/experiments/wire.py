@@ -48,6 +48,11 @@ def resolve(config: Config, samples: list[int]) -> Config:
     return msgspec.structs.replace(config, federation=federation)
 
 
+def short_name(config: Config) -> str:
+    """What the names of a configuration's runs begin with."""
+    return config.digest()[:16]
+
+
 def make_keys(config: Config) -> FederationKeys:
     """The clients' secrets: fresh ones, or for a seeded simulation a vote key that can be drawn again."""
     seeded = hashlib.sha256(config.seed.to_bytes(8, "little")).digest()
@@ -84,7 +89,7 @@ def check_method(config: Config, length: int) -> None:
 def make_plan(config: Config, clients: Sequence[str], length: int, evaluators: Sequence[str], run: str = "") -> Plan:
     """The public parameters of a run of a resolved configuration; `run` names it, else its configuration does."""
     return Plan(
-        run=run or config.digest()[:16],
+        run=run or short_name(config),
         config=config.digest(),
         method=config.protect.method,
         length=length,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -23,12 +23,18 @@ from paraaegis.protocol.messages import (
 from paraaegis.protocol.state import Line
 
 
-def welcome(desk: Desk, client: str, hello: Hello) -> None:
-    """Take down what a client is and has; refuses one that is not like the others."""
+def welcome(desk: Desk, hellos: Mapping[str, Hello]) -> None:
+    """Take down what clients are and have; refuses those that are not like the others."""
+    agreed = desk.state.agreed
+    same({client: hello.config for client, hello in hellos.items()}, "configurations", desk.plan.config)
+    same({client: hello.model for client, hello in hellos.items()}, "first models", agreed[0])
+    same({client: hello.fingerprint for client, hello in hellos.items()}, "secret orders or CKKS keys", agreed[1])
+    for client, hello in hellos.items():
+        _enter(desk, client, hello)
+
+
+def _enter(desk: Desk, client: str, hello: Hello) -> None:
     plan, state = desk.plan, desk.state
-    same({client: hello.config}, "configurations", plan.config)
-    same({client: hello.model}, "first models", state.agreed[0])
-    same({client: hello.fingerprint}, "secret orders or CKKS keys", state.agreed[1])
     if hello.weight < (least := max(1, 0 if plan.uniform else plan.min_samples)):
         raise ProtocolError(f"{client} has {hello.weight} samples, at least {least} are needed")
     if (known := state.weights.get(client, hello.weight)) != hello.weight:
@@ -37,6 +43,7 @@ def welcome(desk: Desk, client: str, hello: Hello) -> None:
         raise ProtocolError(
             f"{client} is past round {hello.applied}, the server's state is of round {state.number}: it is old"
         )
+    state.agreed = hello.model, hello.fingerprint
     state.weights[client], state.publics[client] = hello.weight, hello.public
     state.seen[client], desk.told[client] = hello.applied, (state.number, hello.holds)
     desk.doubtful.discard(client)
@@ -86,7 +93,7 @@ def _recall(desk: Desk, line: Line, clients: Collection[str]) -> Steps:
 
     def take(client: str, reply: Message) -> None:
         try:
-            welcome(desk, client, expect(reply, Hello, where))
+            welcome(desk, {client: expect(reply, Hello, where)})
         except DriftError as error:  # one of them alone does not stop the others
             raise ProtocolError(str(error)) from error
 

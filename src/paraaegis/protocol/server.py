@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from paraaegis.errors import ProtocolError
-from paraaegis.protocol.desk import Desk, Exchange, Item, Reply, Steps, same
+from paraaegis.protocol.desk import Desk, Exchange, Item, Reply, Steps
 from paraaegis.protocol.lwe_round import serve_lwe_round
 from paraaegis.protocol.messages import Finish, Hello, Message, Reported, RollCall, expect
 from paraaegis.protocol.news import missed, rescue, welcome
@@ -36,7 +36,7 @@ def serve(desk: Desk, over: bool = False) -> Steps:
 
 def _roll_call(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
     """Everyone must have the same configuration, first model and secret order."""
-    state, where = desk.state, desk.plan.where(0)
+    where = desk.plan.where(0)
     hellos: dict[str, Hello] = {}
     line = Line(round=0, ratio=0, elected=0)
 
@@ -47,12 +47,7 @@ def _roll_call(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
     if len(hellos) < min(enough, len(clients)):
         missing = "; ".join(f"{client}: {why}" for client, why in line.dropped.items())
         raise ProtocolError(f"not everyone joined: {missing}")
-    same({client: hello.config for client, hello in hellos.items()}, "configurations", desk.plan.config)
-    same({client: hello.model for client, hello in hellos.items()}, "first models", state.agreed[0])
-    same({client: hello.fingerprint for client, hello in hellos.items()}, "secret orders or CKKS keys", state.agreed[1])
-    for client in (client for client in clients if client in hellos):
-        state.agreed = hellos[client].model, hellos[client].fingerprint
-        welcome(desk, client, hellos[client])
+    welcome(desk, {client: hellos[client] for client in clients if client in hellos})
 
 
 def _finish(desk: Desk, clients: Sequence[str], enough: int) -> Steps:

@@ -19,14 +19,11 @@ _SYMBOLS = {"*": "star", "v": "triangle-down", "<": "triangle-left", "s": "squar
 def figures(runs: Sequence[Run]) -> dict[str, Figure]:
     """All figures that these runs have data for, by title."""
     found = {
-        "Accuracy against time": _scatter(
-            runs, "seconds", [run.result.seconds for run in runs], [run for run in runs if not run.shared]
-        ),
+        "Accuracy against time": _scatter(runs, "seconds", [run.result.seconds for run in runs], timed=True),
         "Accuracy against bytes": _scatter(
             runs,
             "MB a client and round, up and down",
             [run.megabytes("up") + run.megabytes("down") for run in runs],
-            runs,
         ),
         "Accuracy by round": _lines(
             runs, "accuracy, %", lambda run: [100 * line.metrics.get("accuracy", float("nan")) for line in run.lines]
@@ -53,7 +50,7 @@ def _rank(runs: Sequence[Run], run: Run) -> int:
     return [other.label for other in runs if other.result.method == run.result.method].index(run.label)
 
 
-def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], comparable: Sequence[Run]) -> Figure:
+def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], timed: bool = False) -> Figure:
     points = []
     for run, cost in zip(runs, costs, strict=True):
         colour, symbol = _looks(run)
@@ -72,7 +69,7 @@ def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], comparable
                 "hovertemplate": f"%{{fullData.name}}<br>%{{x:.2f}} {label}<br>%{{y:.2f}} %<extra></extra>",
             }
         )
-    front = pareto([(cost, run.accuracy) for run, cost in zip(runs, costs, strict=True) if run in comparable])
+    front = pareto([(cost, run.accuracy) for run, cost in zip(runs, costs, strict=True) if not (timed and run.shared)])
     edge = {
         "type": "scatter",
         "mode": "lines",

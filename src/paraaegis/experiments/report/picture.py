@@ -25,11 +25,10 @@ def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
     )
     for (left, right), split in zip(panels, splits, strict=True):
         chosen = [run for run in runs if run.split == split]
-        comparable = [run for run in chosen if not run.shared]
-        seconds = "seconds" if len(comparable) == len(chosen) else "seconds (hollow: beside other work, not comparable)"
-        _panel(left, chosen, [run.result.seconds for run in chosen], seconds, comparable)
+        hollow = " (hollow: beside other work, not comparable)" if any(run.shared for run in chosen) else ""
+        _panel(left, chosen, [run.result.seconds for run in chosen], f"seconds{hollow}", timed=True)
         both = [run.megabytes("up") + run.megabytes("down") for run in chosen]
-        _panel(right, chosen, both, "MB a client and round, up and down", chosen)
+        _panel(right, chosen, both, "MB a client and round, up and down")
         left.set_ylabel("accuracy, %" if len(splits) == 1 else f"{split}\naccuracy, %")
     handles: dict[str, Any] = {}
     for panel in panels[:, 1]:  # where all are filled
@@ -40,14 +39,14 @@ def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
     plt.close(figure)
 
 
-def _panel(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, comparable: Sequence[Run]) -> None:
+def _panel(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, timed: bool = False) -> None:
     points = list(zip(costs, [run.accuracy for run in runs], strict=True))
-    front = pareto([point for point, run in zip(points, runs, strict=True) if run in comparable])
+    front = pareto([point for point, run in zip(points, runs, strict=True) if not (timed and run.shared)])
     panel.step([x for x, _ in front], [y for _, y in front], where="post", color="#888888", linestyle=":", zorder=2)
     for run, (cost, accuracy) in zip(runs, points, strict=True):
         method = run.result.method
         colour, marker = STYLES.get(method, OTHER)
-        inner = colour if run in comparable else "none"
+        inner = "none" if timed and run.shared else colour
         panel.scatter(cost, accuracy, s=60, facecolors=inner, edgecolors=colour, marker=marker, label=method, zorder=3)
         panel.annotate(
             run.mark, (cost, accuracy), (0, -7), textcoords="offset points", fontsize=7, ha="center", va="top"
