@@ -3,25 +3,62 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
+_lock = threading.Lock()
+_callers = 0  # threads that are in `each` now
+
 
 def each(work: Callable[[int, Item], Answer], items: Iterable[Item]) -> list[Answer]:
-    """The answers of `work(index, item)` in order. The work must not call `each` itself."""
+    """The answers of `work(index, item)` in order.
+
+    The caller works itself, helped by as many threads as its share of the cores allows: ten clients on ten cores
+    need no help, and to hand work to another thread costs as much as a small chunk's work.
+    """
+    global _callers
     numbered = list(enumerate(items))
-    if len(numbered) < 2 or (threads := _threads()) is None:
-        return [work(index, item) for index, item in numbered]
-    return list(threads.map(lambda pair: work(*pair), numbered))
+    todo, answers = iter(numbered), dict[int, Answer]()  # several threads may take from one iterator
+
+    def take() -> None:
+        try:
+            for index, item in todo:
+                answers[index] = work(index, item)
+        except BaseException:
+            for _ in todo:  # nobody begins another piece
+                pass
+            raise
+
+    with _lock:
+        _callers += 1
+        share = (os.cpu_count() or 1) // _callers
+    try:
+        helpers = [_threads().submit(take) for _ in range(min(share, len(numbered)) - 1)]
+        try:
+            take()
+        finally:
+            _end(helpers)
+    finally:
+        with _lock:
+            _callers -= 1
+    return [answers[index] for index, _ in numbered]
+
+
+def _end(helpers: list[Future[None]]) -> None:
+    """Wait for those that began; the others find nothing left to do."""
+    began = [helper for helper in helpers if not helper.cancel()]
+    wait(began)
+    for helper in began:
+        helper.result()
 
 
 @cache
-def _threads() -> ThreadPoolExecutor | None:
+def _threads() -> ThreadPoolExecutor:
     """One pool a process, shared by all who ask: there are only so many cores."""
-    cores = os.cpu_count() or 1
-    return ThreadPoolExecutor(cores, thread_name_prefix="chunks") if cores > 1 else None
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="chunks")

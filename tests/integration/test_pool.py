@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import paraaegis.crypto.pool as pool_module
 from paraaegis.crypto.ckks import CipherSum, Secret, new_key
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import PROFILES
@@ -156,3 +157,16 @@ def test_a_worker_imports_nothing_from_the_working_folder(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     with SecretPool(2) as pool:
         Secret(PRECISE, KEY, pool).encrypt(steps(0), 2)
+
+
+@pytest.mark.parametrize(("kind", "spread"), [(SecretPool, [2, 2, 2]), (Pool, [6])])
+def test_first_chunks_of_several_clients_are_shared_out_but_those_of_one_sum_meet(monkeypatch, kind, spread):
+    asked = []
+    submit = pool_module._Worker.submit
+    monkeypatch.setattr(
+        pool_module._Worker, "submit", lambda self, *task: asked.append(id(self)) or submit(self, *task)
+    )
+    with kind(3) as pool:
+        for future in [pool.submit(0, "unknown", (), b"") for _ in range(6)]:
+            assert isinstance(future.exception(), CryptoError)
+    assert sorted(asked.count(worker) for worker in set(asked)) == spread

@@ -100,18 +100,17 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
         return state, Reported(where=where, report=report)
     if declined := silo.ledger.refusal(silo.releases(number, attempt)):
         return state, Reported(where=where, report=report, declined=declined)
-    if silo.half.votes:
-        silo.once.soon(lambda: silo.order(number, attempt))
+    model, weighed = state.weights, (state.total, state.heaviest)
+    mark = silo.once.soon(lambda: silo.fingerprint(number, attempt, model, weighed))  # which needs the secret order
     with watch("train"):
         update = algorithm.train(silo, state, number)
-    mark = silo.fingerprint(number, attempt, state.weights, (state.total, state.heaviest))
-    state = replace(state, number=number, attempt=attempt, update=update, mark=mark)
+    state = replace(state, number=number, attempt=attempt, update=update, mark=mark.result())
     if not silo.half.votes:
         return _send(silo, state, None, report, watch, message.publics)
     silo.ledger.record(releases_of([VOTES], silo.name, number, attempt, silo.simulated))
     with watch("vote"):
         votes = algorithm.vote(silo, update, number, attempt)
-    ballot = Ballot(where=where, votes=votes, fingerprint=mark, report=report)
+    ballot = Ballot(where=where, votes=votes, fingerprint=state.mark, report=report)
     return replace(state, phase="voted"), ballot
 
 

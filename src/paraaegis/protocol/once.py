@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -41,14 +41,19 @@ class Once:
         result: Value = future.result()
         return result
 
-    def soon(self, compute: Callable[[], object]) -> None:
-        """Start work that will be asked for later; whoever asks first waits for it, or meets its error."""
+    @staticmethod
+    def soon(compute: Callable[[], Value]) -> Future[Value]:
+        """Start work whose result is needed later, in a thread of its own."""
+        future: Future[Value] = Future()
 
-        def quietly() -> None:
-            with suppress(Exception):
-                compute()
+        def work() -> None:
+            try:
+                future.set_result(compute())
+            except BaseException as error:
+                future.set_exception(error)
 
-        threading.Thread(target=quietly, name="ahead", daemon=True).start()
+        threading.Thread(target=work, name="ahead", daemon=True).start()
+        return future
 
     def clear(self) -> None:
         """Forget everything."""

@@ -31,8 +31,17 @@ class Partition:
     def of(cls, elected: Mask, order: Order) -> Partition:
         """From the elected positions and the secret order that they are positions of."""
         inside = np.zeros(order.size, dtype=np.bool_)
-        inside[order[elected]] = True
-        return cls(inside, order[~elected])
+        counts = each(lambda _, where: np.count_nonzero(~elected[where]), slices(order.size))
+        ends = np.cumsum(counts, dtype=np.int64)
+        travel = np.empty(ends[-1] if counts else 0, dtype=order.dtype)
+
+        def place(index: int, where: slice) -> None:
+            part, chosen = order[where], elected[where]
+            inside[part[chosen]] = True
+            travel[ends[index] - counts[index] : ends[index]] = part[~chosen]
+
+        each(place, slices(order.size))
+        return cls(inside, travel)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -43,9 +52,15 @@ class Partition:
         """The values inside, and the whole vector with zeros in their place; both in parameter order."""
         if vector.size != self.inside.size:
             raise UpdateError(f"an update of {self.inside.size} values was expected, got {vector.size}")
-        outside = vector.copy()
-        outside[self.inside] = 0
-        return vector[self.inside], outside
+        outside = np.empty_like(vector)
+
+        def part(_: int, where: slice) -> NDArray[Number]:
+            np.copyto(outside[where], vector[where])
+            outside[where][self.inside[where]] = 0
+            return vector[where][self.inside[where]]
+
+        parts = each(part, slices(vector.size))
+        return np.concatenate(parts) if parts else vector[:0], outside
 
     def travelling(self, values: NDArray[Number]) -> NDArray[Number]:
         """The values outside, in the secret order."""

@@ -56,9 +56,16 @@ def _largest(scores: NDArray[np.float32], k: int) -> Mask:
 
 
 def _above(scores: NDArray[Any], cut: float, k: int) -> Mask:
-    mask: Mask = np.greater(scores, cut)
-    missing = k - int(np.count_nonzero(mask))
-    mask[np.flatnonzero(np.equal(scores, cut))[:missing]] = True
+    mask: Mask = np.empty(scores.size, dtype=np.bool_)
+
+    def compare(_: int, where: slice) -> NDArray[np.intp]:
+        np.greater(scores[where], cut, out=mask[where])
+        equal: NDArray[np.intp] = np.flatnonzero(scores[where] == cut)
+        equal += where.start
+        return equal
+
+    ties = np.concatenate(each(compare, slices(scores.size)))
+    mask[ties[: k - int(np.count_nonzero(mask))]] = True
     return mask
 
 
@@ -139,4 +146,5 @@ class Tally:
 
     def agreement(self, elected: Mask) -> float:
         """The share of votes that fell on elected positions: 1 if all clients voted alike."""
-        return float(self.counts[elected].sum(dtype=np.int64)) / max(1, self.k * self.ballots)
+        fell = each(lambda _, where: int(self.counts[where][elected[where]].sum(dtype=np.int64)), slices(self.length))
+        return sum(fell) / max(1, self.k * self.ballots)
