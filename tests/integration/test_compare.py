@@ -226,10 +226,13 @@ def test_a_cell_that_cannot_run_is_found_before_the_first_runs(setting, tmp_path
     assert not started
 
 
-def test_results_that_were_copied_without_their_lock_are_not_run_again(preset, tmp_path):
+def test_results_that_were_copied_without_their_lock_are_not_run_again_nor_their_data_read(
+    preset, tmp_path, monkeypatch
+):
     cells = cells_of(read_preset(str(preset)))[:1]
     compare("small", "", cells, tmp_path / "out", False, silent)
     (tmp_path / "out" / cells[0].folder / ".lock").unlink()
+    monkeypatch.setattr("paraaegis.experiments.learners.make_classroom", lambda _: pytest.fail("data was read"))
     ran = []
 
     @contextmanager

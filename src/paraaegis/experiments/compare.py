@@ -55,6 +55,8 @@ def compare(
         check_config(cell.config)
     _check_folder(title, cells, out)
     for index, cell in enumerate(wanted):
+        if not fresh and _is_done(cell, out) and RunFolder(out / cell.folder).read_result() is not None:
+            continue  # and neither its data nor its machine is needed again
         name = f"{index + 1}/{len(wanted)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")
         with shown(name, cell.config.federation.rounds) as show:
             run(cell.config, out / cell.folder, fresh, show)
