@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,12 +54,13 @@ def make_classroom(config: Config, only: str | None = None) -> Classroom:
     use_one_thread()
     device = train.default_device() if config.engine.device == "auto" else config.engine.device
     kind = cuda.CudaLearner if device.startswith("cuda") else train.TorchLearner
+    model = models.build(config.model.name, dataset.shape, dataset.classes, config.seed)
     learners: dict[str, Learner] = {}
     for index, rows in enumerate(shares):
         if only not in (None, f"client-{index}"):
             continue
         learners[f"client-{index}"] = kind(
-            model=models.build(config.model.name, dataset.shape, dataset.classes, config.seed),
+            model=deepcopy(model),
             images=dataset.train_images[rows],
             labels=dataset.train_labels[rows],
             test=(dataset.test_images, dataset.test_labels) if index == 0 else None,
