@@ -6,6 +6,7 @@ import sys
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
@@ -135,6 +136,7 @@ def test_a_broken_preset_is_refused_before_any_run(preset, change, what):
 def test_shipped_presets_are_the_papers_experiments():
     assert preset_names() == [
         "beyond-table1",
+        "conclusions",
         "paper-clients",
         "paper-clipping",
         "paper-strategies",
@@ -154,6 +156,10 @@ def test_shipped_presets_are_the_papers_experiments():
     assert [cell.config.privacy.clip for cell in cells_of(read_preset("paper-clipping"))] == [0.01, 0.1, 1, 10]
     assert [cell.config.federation.clients for cell in cells_of(read_preset("paper-clients"))] == [5, 10, 25, 50]
     assert {cell.config.protect.method for cell in cells_of(read_preset("quick"))} == set(METHODS)
+    known = {cell.folder: cell.config for cell in [*table1, *cells_of(read_preset("beyond-table1"))]}
+    seeds = cells_of(read_preset("conclusions"))
+    assert len(seeds) == 5 * 3 * 3
+    assert all(cell.config == known[cell.folder] for cell in seeds if cell.seed == 0)  # so that they need not run twice
 
 
 @pytest.mark.parametrize(("method", "model", "split"), [
@@ -177,6 +183,26 @@ def test_a_part_of_a_preset_can_be_run(preset):
     assert [cell.split for cell in only(cells, [], ["fedavg"])] == ["iid", "dirichlet-0.5"]
     with pytest.raises(ConfigError, match="no row 'fedavgg' in this preset; there are fedavg, static 20%"):
         only(cells, [], ["fedavgg"])
+    with pytest.raises(ConfigError, match=r"no seed 7 in this preset; there are 0$"):
+        only(cells, seeds=[7])
+
+
+def test_several_seeds_are_one_row_with_mean_and_deviation(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(PRESET.replace('label = "fedavg"', 'label = "fedavg"\nseeds = [0, 1, 2]\nsplits = ["iid"]'))
+    cells = cells_of(read_preset(str(path)))
+    assert [(cell.label, cell.seed) for cell in only(cells, seeds=[1])] == [("fedavg", 1)]
+    table = compare("small", "", cells, tmp_path / "out", False, silent)
+    accuracies = [row.accuracy for row in table.rows if row.label == "fedavg"]
+    assert len(accuracies) == 3
+    assert len(set(accuracies)) > 1
+    lines = markdown(table).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:] if line.startswith("| ")] == [
+        "method", "fedavg", "static 20%",
+    ]  # fmt: skip
+    assert f"| {fmean(accuracies):.2f} ± {stdev(accuracies):.2f} % |" in lines[4]
+    assert "±" not in lines[5]
+    assert "standard deviation over seeds" in lines[-1]
 
 
 def test_a_foreign_folder_is_left_alone(preset, tmp_path):

@@ -21,6 +21,7 @@ def compare(
     ] = None,
     splits: Annotated[list[str] | None, typer.Option("--split", help="Only these splits of the preset.")] = None,
     rows: Annotated[list[str] | None, typer.Option("--row", help="Only these rows of the preset.")] = None,
+    seeds: Annotated[list[int] | None, typer.Option("--seed", help="Only these seeds of the preset.")] = None,
     out: Annotated[Path | None, typer.Option(help="The comparison's folder. Default: runs/compare-NAME.")] = None,
     fresh: Annotated[bool, typer.Option(help="Start over instead of going on.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
@@ -33,10 +34,10 @@ def compare(
     if preset:
         chosen = read_preset(preset)
         title, paper, cells = chosen.title, chosen.paper, cells_of(chosen, settings or [])
-        wanted = only(cells, splits or [], rows or [])
+        wanted = only(cells, splits or [], rows or [], seeds or [])
     else:
-        if splits or rows:
-            raise ConfigError("--split and --row choose from a preset; plain configurations are all run")
+        if splits or rows or seeds:
+            raise ConfigError("--split, --row and --seed choose from a preset; plain configurations are all run")
         title, paper, cells = "Comparison", "", cells_of_files(configs or [], settings or [])
         wanted = cells
     folder = out or Path("runs") / f"compare-{Path(preset).stem if preset else '-'.join(p.stem for p in configs or [])}"

@@ -15,7 +15,7 @@ from rich.table import Column, Table
 
 from paraaegis.experiments.audit import Audit, stands
 from paraaegis.experiments.compare import Table as Comparison
-from paraaegis.experiments.compare import by_label, cells_text, headers, splits_of
+from paraaegis.experiments.compare import by_label, cells_text, explained, headers, splits_of
 from paraaegis.experiments.planner import Answer, Choice
 from paraaegis.experiments.promise import Promise
 from paraaegis.experiments.run import Result
@@ -114,7 +114,7 @@ def show_table(comparison: Comparison, folder: Path) -> None:
         table.add_row(label, *cells_text(rows, splits))
     console = _wide()
     console.print(table)
-    console.print("Efficiency = 100 · accuracy / seconds. MB: all clients together, a round.", highlight=False)
+    console.print(explained(comparison), highlight=False)
     for name in ("table.md", "table.json", "plot.png", "report.html"):
         sys.stdout.write(f"{folder / name}\n")
 

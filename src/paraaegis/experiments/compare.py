@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from statistics import fmean, stdev
 
 import msgspec
 
@@ -113,12 +114,10 @@ def row_of(cell: Cell, result: Result) -> TableRow:
 
 
 def by_label(table: Table) -> list[tuple[str, list[TableRow]]]:
-    """Rows of one label (and seed) together, in order; a label with several seeds stands once for each."""
-    seeds = {row.seed for row in table.rows}
+    """Rows of one label together, in order: all its splits and seeds."""
     grouped: dict[str, list[TableRow]] = {}
     for row in table.rows:
-        label = row.label if len(seeds) == 1 else f"{row.label}, seed {row.seed}"
-        grouped.setdefault(label, []).append(row)
+        grouped.setdefault(row.label, []).append(row)
     return list(grouped.items())
 
 
@@ -127,15 +126,27 @@ def splits_of(table: Table) -> list[str]:
     return list(dict.fromkeys(row.split for row in table.rows))
 
 
-def cells_text(rows: Iterable[TableRow], splits: Sequence[str]) -> list[str]:
-    """Accuracy, seconds and efficiency for each split, then bytes: the columns of the paper's Table 1 and ours."""
-    found = {row.split: row for row in rows}
-    present = [found.get(split) for split in splits]
-    texts = [f"{row.accuracy:.2f} %" if row else "" for row in present]
-    texts += [f"{row.seconds:.1f}" if row else "" for row in present]
-    texts += [f"{row.efficiency:.1f}" if row else "" for row in present]
-    first = next(row for row in present if row)
-    return [*texts, f"{first.bytes_up / 1e6:.2f}", f"{first.bytes_down / 1e6:.2f}"]
+def cells_text(rows: Sequence[TableRow], splits: Sequence[str]) -> list[str]:
+    """Accuracy, seconds and efficiency for each split, then bytes: the columns of the paper's Table 1 and ours.
+
+    Several seeds stand as their mean and standard deviation.
+    """
+    found = [[row for row in rows if row.split == split] for split in splits]
+    first = next(present for present in found if present)
+    return [
+        *(_spread([row.accuracy for row in present], 2, " %") for present in found),
+        *(_spread([row.seconds for row in present], 1) for present in found),
+        *(_spread([row.efficiency for row in present], 1) for present in found),
+        f"{fmean(row.bytes_up for row in first) / 1e6:.2f}",
+        f"{fmean(row.bytes_down for row in first) / 1e6:.2f}",
+    ]
+
+
+def _spread(values: Sequence[float], digits: int, unit: str = "") -> str:
+    if not values:
+        return ""
+    around = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{around}{unit}"
 
 
 def headers(splits: Sequence[str]) -> list[str]:
@@ -144,11 +155,17 @@ def headers(splits: Sequence[str]) -> list[str]:
     return [*groups, "MB up", "MB down"]
 
 
+def explained(table: Table) -> str:
+    """What the columns mean."""
+    seeds = " ±: standard deviation over seeds." if len({row.seed for row in table.rows}) > 1 else ""
+    return f"Efficiency = 100 · accuracy / seconds.{seeds} MB: all clients together, a round, first split."
+
+
 def markdown(table: Table) -> str:
     """The table for a document."""
     splits = splits_of(table)
     names = ["method", *headers(splits)]
     lines = [f"**{table.title}**", "", "| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
     lines += [f"| {label} | " + " | ".join(cells_text(rows, splits)) + " |" for label, rows in by_label(table)]
-    lines += ["", "Efficiency = 100 · accuracy / seconds. MB: all clients together, a round, first split.", ""]
+    lines += ["", explained(table), ""]
     return "\n".join(lines)

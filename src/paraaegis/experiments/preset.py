@@ -109,12 +109,17 @@ def _distinct(cells: list[Cell]) -> list[Cell]:
     return cells
 
 
-def only(cells: list[Cell], splits: Sequence[str], rows: Sequence[str]) -> list[Cell]:
-    """The cells of these splits and rows; of all where none are named."""
-    for kind, wanted, known in (("split", splits, {c.split for c in cells}), ("row", rows, {c.label for c in cells})):
-        if unknown := [name for name in wanted if name not in known]:
-            raise ConfigError(f"no {kind} {unknown[0]!r} in this preset; there are {', '.join(sorted(known))}")
-    return [cell for cell in cells if (not splits or cell.split in splits) and (not rows or cell.label in rows)]
+def only(
+    cells: list[Cell], splits: Sequence[str] = (), rows: Sequence[str] = (), seeds: Sequence[int] = ()
+) -> list[Cell]:
+    """The cells of these splits, rows and seeds; of all where none are named."""
+    chosen = cells
+    for kind, wanted, name in (("split", splits, "split"), ("row", rows, "label"), ("seed", seeds, "seed")):
+        known = sorted({getattr(cell, name) for cell in cells})
+        if unknown := [value for value in wanted if value not in known]:
+            raise ConfigError(f"no {kind} {unknown[0]!r} in this preset; there are {', '.join(map(str, known))}")
+        chosen = [cell for cell in chosen if not wanted or getattr(cell, name) in wanted]
+    return chosen
 
 
 def cells_of_files(paths: Iterable[Path], settings: Sequence[str] = ()) -> list[Cell]:
