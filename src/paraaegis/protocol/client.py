@@ -34,7 +34,7 @@ from paraaegis.protocol.messages import (
     Upload,
     expect,
 )
-from paraaegis.protocol.once import Stopwatch
+from paraaegis.protocol.once import Stopwatch, soon
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import unpack_positions
@@ -101,7 +101,7 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
     if declined := silo.ledger.refusal(silo.releases(number, attempt)):
         return state, Reported(where=where, report=report, declined=declined)
     model, weighed = state.weights, (state.total, state.heaviest)
-    mark = silo.once.soon(lambda: silo.fingerprint(number, attempt, model, weighed))  # which needs the secret order
+    mark = soon(lambda: silo.fingerprint(number, attempt, model, weighed))  # which needs the secret order
     with watch("train"):
         update = algorithm.train(silo, state, number)
     state = replace(state, number=number, attempt=attempt, update=update, mark=mark.result())

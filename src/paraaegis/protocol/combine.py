@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from paraaegis.cores import each
 from paraaegis.crypto.ckks import CipherSum, Profile
 from paraaegis.crypto.pool import Pool
-from paraaegis.errors import CryptoError, ProtocolError
+from paraaegis.errors import ProtocolError
 from paraaegis.grid import iterate_grid, pack_grid
+from paraaegis.protocol.once import soon
 from paraaegis.types import Payload
 
 
@@ -106,17 +108,16 @@ class ParallelSum:
         self._length, self._parts = length, parts
 
     def add(self, upload: Payload) -> None:
-        """See Sum: where a part is refused, the parts before it are taken back."""
+        """See Sum: both parts at a time; where one is refused, the other is taken back."""
         self._check(upload)
-        added: list[tuple[Sum, Payload]] = []
-        try:
-            for total, part in zip(self._parts, upload.parts, strict=True):
-                total.add(part)
-                added.append((total, part))
-        except (CryptoError, ProtocolError):
-            for total, part in added:
-                total.remove(part)
-            raise
+        pairs = list(zip(self._parts, upload.parts, strict=True))
+        adding = [soon(partial(total.add, part)) for total, part in pairs]
+        errors = [future.exception() for future in adding]
+        if (error := next((error for error in errors if error is not None), None)) is not None:
+            for (total, part), failed in zip(pairs, errors, strict=True):
+                if failed is None:
+                    total.remove(part)
+            raise error
 
     def remove(self, upload: Payload) -> None:
         """See Sum."""

@@ -1,4 +1,4 @@
-"""Work that all clients of one process need and only the first should do."""
+"""When work is done: once for all clients of a process, soon, and how long it took."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ class Once:
         result: Value = future.result()
         return result
 
-    @staticmethod
-    def soon(compute: Callable[[], Value]) -> Future[Value]:
-        """Start work whose result is needed later, in a thread of its own."""
-        future: Future[Value] = Future()
-
-        def work() -> None:
-            try:
-                future.set_result(compute())
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=work, name="ahead", daemon=True).start()
-        return future
-
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._values.clear()
+
+
+def soon(compute: Callable[[], Value]) -> Future[Value]:
+    """Start work whose result is needed later, in a thread of its own."""
+    future: Future[Value] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(compute())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="soon", daemon=True).start()
+    return future
 
 
 class Stopwatch:

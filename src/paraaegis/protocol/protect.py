@@ -19,6 +19,7 @@ from paraaegis.grid import from_grid, grid_of, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.ledger import Exposure, Seen
 from paraaegis.protocol.combine import expect_kind, expect_length
+from paraaegis.protocol.once import soon
 from paraaegis.protocol.partition import Partition
 from paraaegis.types import Blob, Grid, Payload, Vector
 
@@ -212,16 +213,18 @@ class Parallel:
         """See ClientHalf. Lines 13 to 16 of Algorithm 1."""
         partition = _partition(turn.partition)
         inside, outside = partition.split(update)
-        parts = [self.inside.carrier.pack(self.inside.steps(inside, turn), turn.clients)]
+        chosen = self.inside.steps(inside, turn)
+        packing = soon(lambda: self.inside.carrier.pack(chosen, turn.clients))  # and meanwhile the outside
         kept: Vector | None = outside
+        rest: tuple[Payload, ...] = ()
         if self.outside is not None:
             steps = partition.travelling(self.outside.steps(outside, turn))
-            parts.append(self.outside.carrier.pack(steps, turn.clients))
+            rest = (self.outside.carrier.pack(steps, turn.clients),)
             kept = self.outside.kept(outside)
         if (cut := self.inside.kept(inside)) is not None:
             kept = np.zeros_like(update) if kept is None else kept
             kept[partition.inside] = cut
-        return Protected(Payload("parallel", update.size, parts=tuple(parts)), kept)
+        return Protected(Payload("parallel", update.size, parts=(packing.result(), *rest)), kept)
 
     def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:
         """See ClientHalf. Lines 20 and 21 of Algorithm 1."""
