@@ -1,4 +1,4 @@
-"""Work on the chunks of a long vector, on all cores: numpy lets go of the interpreter while it computes."""
+"""Work in threads, which pays where numpy lets go of the interpreter: chunks of a long vector, and work ahead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def each(work: Callable[[int, Item], Answer], items: Iterable[Item]) -> list[Ans
     """The answers of `work(index, item)` in order.
 
     The caller works itself, helped by as many threads as its share of the cores allows: ten clients on ten cores
-    need no help, and to hand work to another thread costs as much as a small chunk's work.
+    need no help.
     """
     global _callers
     numbered = list(enumerate(items))
@@ -37,7 +37,7 @@ def each(work: Callable[[int, Item], Answer], items: Iterable[Item]) -> list[Ans
 
     with _lock:
         _callers += 1
-        share = (os.cpu_count() or 1) // _callers
+        share = -(-(os.cpu_count() or 1) // _callers)
     try:
         helpers = [_threads().submit(take) for _ in range(min(share, len(numbered)) - 1)]
         try:
@@ -56,6 +56,20 @@ def _end(helpers: list[Future[None]]) -> None:
     wait(began)
     for helper in began:
         helper.result()
+
+
+def soon(compute: Callable[[], Answer]) -> Future[Answer]:
+    """Start work whose result is needed later, in a thread of its own."""
+    future: Future[Answer] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(compute())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="soon", daemon=True).start()
+    return future
 
 
 @cache

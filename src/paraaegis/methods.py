@@ -58,7 +58,7 @@ class Materials:
     @property
     def both(self) -> Guard:
         """Clipped and noised, then encrypted."""
-        return Guard(self._carrier, noise(self.config))
+        return Guard(self._carrier, noise(self.config), feedback=self.config.protect.carry)
 
     @property
     def lwe(self) -> LweHalf:
@@ -158,6 +158,13 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
+def check_carry(config: Config) -> None:
+    """Refuse to carry over what clipping cuts where nothing is clipped, or where masks need all of it."""
+    method = config.protect.method
+    if method == "lwe-secagg" or not (find_method(method).noisy or config.privacy.inside_clip):
+        raise ConfigError(f"protect.carry is for methods that clip an update and can keep what is cut, not {method}")
+
+
 def check_inside(config: Config) -> None:
     """Refuse noise inside where nothing is encrypted without noise, or where nobody is left to make it."""
     method, privacy, quorum = config.protect.method, config.privacy, config.federation.quorum
@@ -176,7 +183,11 @@ def check_shares(config: Config, length: int) -> None:
     if math.isinf(config.privacy.epsilon):
         raise ConfigError("lwe-secagg is secure by its noise: privacy.epsilon must be finite")
     quorum, colluders = config.federation.quorum, config.privacy.colluders
-    thresholds(config.sampled, quorum)
+    if colluders > (most := thresholds(config.sampled, quorum).privacy):
+        raise ConfigError(
+            f"lwe-secagg shares its secrets so that up to {most} of {config.sampled} clients learn nothing together; "
+            f"privacy.colluders must not be more, got {colluders}"
+        )
     if 2 * quorum <= config.sampled + colluders:
         raise ConfigError(
             f"lwe-secagg needs a quorum over half of its {config.sampled} clients and {colluders} colluders together, "

@@ -124,6 +124,8 @@ def game_config(config: Config, rounds: int) -> Config:
     if math.isinf(privacy.epsilon) or math.isinf(privacy.clip):
         raise ConfigError("there is no noise to audit: privacy.epsilon and privacy.clip must be finite")
     quorum = privacy.colluders + 1  # all but one tell the observer their noise, which is then as good as not there
+    if config.protect.method == "lwe-secagg":  # whose secrets only half of the clients may hold shares of
+        quorum = max(quorum, 2 * privacy.colluders)
     if privacy.calibration == "tight":
         epsilon = epsilon_of(TARGET_MU, privacy.delta)
     else:  # the ε that the Remark gives to noise whose honest, client-level μ is 1
@@ -241,7 +243,8 @@ class Game:
         form, seed = lwe.FORMS[half.form], public_seed(half.run, sight.number, sight.attempt)
         secret = rebuild(rows, form.size, thresholds(quorum, quorum))
         values = lwe.unmask(total.values, form, seed, secret, quorum)
-        return Unmasked(values - sum(self._told(half, sight, index) for index in range(1, quorum))).close()
+        colluders = range(1, 1 + half.colluders)
+        return Unmasked(values - sum(self._told(half, sight, index) for index in colluders)).close()
 
     def _told(self, half: LweHalf, sight: Sight, index: int) -> NDArray[np.int64]:
         """The error of a colluder, who tells it to the observer."""

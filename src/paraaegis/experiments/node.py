@@ -22,7 +22,6 @@ from paraaegis.files import write_whole
 from paraaegis.methods import Materials, find_method
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
-from paraaegis.protocol.once import Once
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.types import Arrays, Learner, Metrics, Vector
@@ -174,10 +173,9 @@ class SiloNode:
             half = find_method(config.protect.method).client(Materials(config, keys, run, pool))
             encrypted = plan.k(1) if half.votes else length
             pool.workers = max(1, min(pool.workers, encrypted // WORTH))
-            silo = make_silo(config, plan, self.name, self.learner, keys, half, Once())
             ledger = Ledger(budget(config), self.folder / "ledger.jsonl")
-            identity = load_identity(self.folder / "identity")
-            yield replace(silo, ledger=ledger, holdout=self.holdout, identity=identity)
+            silo = make_silo(config, plan, self.name, self.learner, keys, half, ledger, self.holdout)
+            yield replace(silo, identity=load_identity(self.folder / "identity"))
 
     def finished(self, state: ClientState) -> None:
         """Keep the final model."""

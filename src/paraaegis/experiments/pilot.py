@@ -61,7 +61,9 @@ def fly(
     `play` runs a configuration in a folder: with learners of your own, by `federate`.
     """
     federation = msgspec.structs.replace(config.federation, rounds=rounds)
-    privacy = msgspec.structs.replace(config.privacy, sigma=promise(config).sigma)
+    noise = promise(config)
+    sigma = noise.sigma * config.privacy.clip / noise.clip if noise.clip else 0.0  # privacy.sigma is that of its clip
+    privacy = msgspec.structs.replace(config.privacy, sigma=sigma)
     config = msgspec.structs.replace(config, federation=federation, privacy=privacy)
     with tempfile.TemporaryDirectory(prefix="paraaegis-pilot-") as place:
 

@@ -47,7 +47,10 @@ class Spent(msgspec.Struct, kw_only=True):
 
 
 class Promise(msgspec.Struct, kw_only=True):
-    """What a configuration asks for and gets. `sigma` and `noise_multiplier` are the first round's.
+    """What a configuration asks for and gets.
+
+    `sigma` and `noise_multiplier` are the first round's, of values clipped to `clip`: those outside where they are
+    noised, else those inside.
 
     With `simulation`, noise is seeded: no guarantee holds, and the figures are what secret noise would carry.
     """
@@ -57,6 +60,7 @@ class Promise(msgspec.Struct, kw_only=True):
     unit: str
     noise_multiplier: float
     sigma: float
+    clip: float
     simulation: bool
     guarantees: list[Guarantee]
     calibrations: list[Calibration]
@@ -96,7 +100,7 @@ def spending(path: Path) -> Promise:
     found = _promise(config, ledger.releases)
     found.spent = Spent(
         releases=dict(Counter(release.what for release in ledger.releases)),
-        rounds=len({release.round for release in ledger.releases if release.round}),
+        rounds=len({(release.run, release.round) for release in ledger.releases if release.round}),
         share_of_budget=ledger.share,
         reading=ledger.budget.reading if ledger.budget else "",
     )
@@ -109,18 +113,19 @@ def _counted(config: Config) -> bool:
 
 def _promise(config: Config, releases: Sequence[Release]) -> Promise:
     privacy = config.privacy
-    first = next((release for release in releases if release.sigma), None)
-    used = sigma = 0.0
-    if first is not None:
-        paper, sigma = privacy.calibration == "paper", first.sigma
+    noised = sorted((release for release in releases if release.sigma), key=lambda one: one.what == "inside")
+    used = sigma = clip = 0.0
+    if noised:
+        paper, sigma, clip = privacy.calibration == "paper", noised[0].sigma, noised[0].clip
         least = config.federation.min_samples
-        used = remark_sensitivity(first.clip, least) if paper else sensitivity(first.clip, privacy.unit)
+        used = remark_sensitivity(clip, least) if paper else sensitivity(clip, privacy.unit)
     return Promise(
         method=config.protect.method,
         calibration=privacy.calibration,
         unit=privacy.unit,
         noise_multiplier=sigma / used if used else 0.0,
         sigma=sigma,
+        clip=clip,
         simulation=privacy.noise == "seeded",
         guarantees=guarantees(releases, privacy.delta, privacy.unit),
         calibrations=[] if math.isinf(privacy.epsilon) else calibrations(config),

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 
@@ -17,7 +16,7 @@ from paraaegis.crypto.keys import FederationKeys, derive, new_vote_key
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError
-from paraaegis.methods import Materials, check_inside, check_shares, find_method
+from paraaegis.methods import Materials, check_carry, check_inside, check_shares, find_method
 from paraaegis.privacy.budget import budget, noise
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.combine import ServerHalf
@@ -80,6 +79,8 @@ def check_method(config: Config, length: int) -> None:
         )
     if method.noisy:
         noise(config)
+    if config.protect.carry:
+        check_carry(config)
     if config.privacy.inside_clip:
         check_inside(config)
     if method.server(config, None).shares:
@@ -109,9 +110,16 @@ def make_plan(config: Config, clients: Sequence[str], length: int, evaluators: S
 
 
 def make_silo(
-    config: Config, plan: Plan, name: str, learner: Learner, keys: FederationKeys, half: ClientHalf, once: Once
+    config: Config,
+    plan: Plan,
+    name: str,
+    learner: Learner,
+    keys: FederationKeys,
+    half: ClientHalf,
+    ledger: Ledger,
+    holdout: bool,
 ) -> Silo:
-    """One client of a run; its ledger is empty and kept nowhere."""
+    """One client of a run, by itself."""
     index = plan.clients.index(name)
     return Silo(
         name=name,
@@ -122,9 +130,9 @@ def make_silo(
         ckks_id=keys.ckks_id,
         noise=_draw(config, Purpose.NOISE, index),
         votes=_draw(config, Purpose.SELECT, index),
-        once=once,
-        ledger=Ledger(budget(config)),
+        ledger=ledger,
         simulated=config.privacy.noise == "seeded",
+        holdout=holdout,
     )
 
 
@@ -144,11 +152,13 @@ def wire(
     clients_pool, server_pool = pools or (None, None)
     length = int(next(iter(learners.values())).initial().size)
     plan = check(config, make_plan(config, tuple(learners), length, (evaluator,)))
-    method, once = find_method(config.protect.method), Once()
+    method, once, deltas = find_method(config.protect.method), Once(), Once(keep=plan.history)
     half = method.client(Materials(config, keys, plan.run, clients_pool))
-    silos = {name: make_silo(config, plan, name, learner, keys, half, once) for name, learner in learners.items()}
-    shared: dict[str, Any] = {"holdout": holdout} | ({} if ledger is None else {"ledger": ledger})
-    silos = {name: replace(silo, **shared) for name, silo in silos.items()}
+    ledger = Ledger(budget(config)) if ledger is None else ledger
+    alone = {
+        name: make_silo(config, plan, name, learner, keys, half, ledger, holdout) for name, learner in learners.items()
+    }
+    silos = {name: replace(silo, once=once, deltas=deltas) for name, silo in alone.items()}
     return Wired(plan, method.server(config, server_pool), silos)
 
 

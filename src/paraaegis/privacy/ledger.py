@@ -60,10 +60,11 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     quorum: int = 0  # as in Exposure
     colluders: int = 0
     simulated: bool = False
+    run: str = ""  # a silo's ledger is that of all its runs
 
 
 def releases_of(
-    exposures: Iterable[Exposure], client: str, number: int, attempt: int = 0, simulated: bool = False
+    exposures: Iterable[Exposure], client: str, number: int, attempt: int = 0, simulated: bool = False, run: str = ""
 ) -> list[Release]:
     """What a client lets go in this round if it sends its update so."""
 
@@ -81,6 +82,7 @@ def releases_of(
             quorum=part.quorum,
             colluders=part.colluders,
             simulated=simulated,
+            run=run,
         )
 
     return [release(part) for part in exposures]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from paraaegis.cores import soon
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
 from paraaegis.errors import ProtocolError, UpdateError
-from paraaegis.privacy.ledger import METRICS, SAMPLES, VOTES, releases_of
+from paraaegis.privacy.ledger import METRICS, SAMPLES, VOTES
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.lwe_round import LweHalf
 from paraaegis.protocol.messages import (
@@ -34,7 +35,7 @@ from paraaegis.protocol.messages import (
     Upload,
     expect,
 )
-from paraaegis.protocol.once import Stopwatch, soon
+from paraaegis.protocol.once import Stopwatch
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import unpack_positions
@@ -73,7 +74,7 @@ def _hello(silo: Silo, state: ClientState, message: RollCall) -> Hello:
     if samples < least:
         raise UpdateError(f"{silo.name} has {samples} samples; this federation's noise assumes at least {least}")
     if not plan.uniform:
-        silo.ledger.record(releases_of([SAMPLES], silo.name, 0, 0, silo.simulated))
+        silo.ledger.record(silo.releases(0, 0, [SAMPLES]))
     test = secret_order(silo.vote_key, VERSION, plan.run, 0, 0, _TEST_ORDER)
     return Hello(
         where=where,
@@ -107,7 +108,7 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
     state = replace(state, number=number, attempt=attempt, update=update, mark=mark.result())
     if not silo.half.votes:
         return _send(silo, state, None, report, watch, message.publics)
-    silo.ledger.record(releases_of([VOTES], silo.name, number, attempt, silo.simulated))
+    silo.ledger.record(silo.releases(number, attempt, [VOTES]))
     with watch("vote"):
         votes = algorithm.vote(silo, update, number, attempt)
     ballot = Ballot(where=where, votes=votes, fingerprint=state.mark, report=report)
@@ -203,7 +204,7 @@ def _catch_up(
     with watch("evaluate"):
         metrics = silo.learner.evaluate(state.weights) if state.applied else {}
     if metrics and silo.holdout:
-        silo.ledger.record(releases_of([METRICS], silo.name, state.applied, 0, silo.simulated))
+        silo.ledger.record(silo.releases(state.applied, 0, [METRICS]))
     state = replace(state, phase="idle", update=None, kept=None, elected=None)
     return state, Report(state.applied, metrics, watch.seconds)
 
@@ -223,9 +224,7 @@ def _apply(silo: Silo, state: ClientState, aggregate: Aggregate) -> ClientState:
     elif aggregate.elected is not None:
         elected = unpack_positions(aggregate.elected, silo.plan.k(number), silo.plan.length)
     # Clients of one process reveal one aggregate once; each applies it to its own model.
-    delta = silo.once(
-        (silo.plan.run, "delta", number, attempt), lambda: algorithm.reveal(silo, state, aggregate, elected)
-    )
+    delta = silo.deltas((silo.plan.run, number, attempt), lambda: algorithm.reveal(silo, state, aggregate, elected))
     return algorithm.apply(silo, state, delta, aggregate)
 
 

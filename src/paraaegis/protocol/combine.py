@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -16,9 +15,8 @@ from numpy.typing import NDArray
 from paraaegis.cores import each
 from paraaegis.crypto.ckks import CipherSum, Profile
 from paraaegis.crypto.pool import Pool
-from paraaegis.errors import ProtocolError
+from paraaegis.errors import CryptoError, ProtocolError
 from paraaegis.grid import iterate_grid, pack_grid
-from paraaegis.protocol.once import soon
 from paraaegis.types import Payload
 
 
@@ -111,8 +109,7 @@ class ParallelSum:
         """See Sum: both parts at a time; where one is refused, the other is taken back."""
         self._check(upload)
         pairs = list(zip(self._parts, upload.parts, strict=True))
-        adding = [soon(partial(total.add, part)) for total, part in pairs]
-        errors = [future.exception() for future in adding]
+        errors = each(_refusal, pairs)
         if (error := next((error for error in errors if error is not None), None)) is not None:
             for (total, part), failed in zip(pairs, errors, strict=True):
                 if failed is None:
@@ -132,6 +129,16 @@ class ParallelSum:
     def close(self) -> Payload:
         """See Sum."""
         return Payload("parallel", self._length, parts=tuple(part.close() for part in self._parts))
+
+
+def _refusal(_: int, pair: tuple[Sum, Payload]) -> Exception | None:
+    """Add a part to its sum; why it is refused, if it is."""
+    total, part = pair
+    try:
+        total.add(part)
+    except (CryptoError, ProtocolError) as error:
+        return error
+    return None
 
 
 def expect_kind(payload: Payload, kind: str, parts: int = 0) -> None:

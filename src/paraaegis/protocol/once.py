@@ -1,4 +1,4 @@
-"""When work is done: once for all clients of a process, soon, and how long it took."""
+"""Work that all clients of one process need and only the first should do; and how long work took."""
 
 from __future__ import annotations
 
@@ -45,20 +45,6 @@ class Once:
         """Forget everything."""
         with self._lock:
             self._values.clear()
-
-
-def soon(compute: Callable[[], Value]) -> Future[Value]:
-    """Start work whose result is needed later, in a thread of its own."""
-    future: Future[Value] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(compute())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="soon", daemon=True).start()
-    return future
 
 
 class Stopwatch:

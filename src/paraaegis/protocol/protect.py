@@ -13,15 +13,17 @@ from typing import Protocol
 
 import numpy as np
 
+from paraaegis.cores import soon
 from paraaegis.crypto.ckks import Secret
-from paraaegis.errors import ProtocolError
-from paraaegis.grid import from_grid, grid_of, pack_grid, unpack_grid
+from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.grid import STEP, from_grid, grid_of, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.ledger import Exposure, Seen
 from paraaegis.protocol.combine import expect_kind, expect_length
-from paraaegis.protocol.once import soon
 from paraaegis.protocol.partition import Partition
 from paraaegis.types import Blob, Grid, Payload, Vector
+
+LEAST_NOISE = 2.0  # steps: shares of less would not add up to the sum's noise once each is rounded
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,10 @@ class Carrier(Protocol):
     def hides(self) -> bool:
         """Whether the server cannot read them."""
 
+    @property
+    def step(self) -> float:
+        """What a value is rounded to."""
+
     def pack(self, steps: Grid, clients: int) -> Payload:
         """The steps of one client as bytes."""
 
@@ -72,6 +78,7 @@ class Plain:
     """Grid steps as they are."""
 
     hides = False
+    step = STEP
 
     def pack(self, steps: Grid, clients: int) -> Payload:  # noqa: ARG002
         """4 bytes a value, 8 in chunks with large ones."""
@@ -89,6 +96,11 @@ class Ckks:
 
     secret: Secret
     hides: bool = True
+
+    @property
+    def step(self) -> float:
+        """The profile's."""
+        return self.secret.profile.step
 
     def pack(self, steps: Grid, clients: int) -> Payload:
         """Fresh, seeded, symmetric ciphertexts."""
@@ -118,7 +130,14 @@ class Guard:
         """What this guard sends, in whole grid steps."""
         if self.gaussian is None:
             return grid_of(lambda _, where: values[where], values.size, turn.weight)
-        noised = self.gaussian.perturb(values, turn.number, turn.rng, self._share(turn))
+        share = self._share(turn)
+        noise = turn.weight * share * self.gaussian.sigmas[turn.number - 1]
+        if self.quorum and 0 < noise < LEAST_NOISE * self.carrier.step:
+            raise UpdateError(
+                f"a share of the noise of σ = {noise:.3g} would be rounded away in steps of {self.carrier.step:.3g}; "
+                "set a larger privacy.inside_clip or protect.profile = 'precise'"
+            )
+        noised = self.gaussian.perturb(values, turn.number, turn.rng, share)
         return grid_of(noised, values.size, turn.weight)
 
     def _share(self, turn: Turn) -> float:

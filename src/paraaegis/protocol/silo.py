@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,7 +12,7 @@ from paraaegis.crypto.keys import derive, tag
 from paraaegis.crypto.sealing import new_pair, seal, unseal
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
 from paraaegis.errors import ProtocolError
-from paraaegis.privacy.ledger import Ledger, Release, releases_of
+from paraaegis.privacy.ledger import Exposure, Ledger, Release, releases_of
 from paraaegis.protocol.messages import VERSION
 from paraaegis.protocol.once import Once
 from paraaegis.protocol.partition import Partition
@@ -27,7 +27,7 @@ Draw = Callable[[int, int], np.random.Generator]  # of a round and attempt
 class Silo:
     """One client: its learner, its half of the method, its secrets.
 
-    `noise` and `votes` give the generator of a round. Silos of one process share `once`.
+    `noise` and `votes` give the generator of a round. Silos of one process share `once` and `deltas`.
     """
 
     name: str
@@ -39,14 +39,16 @@ class Silo:
     votes: Draw
     ckks_id: bytes = b""
     once: Once = field(default_factory=Once)
+    deltas: Once = field(default_factory=Once)  # of as many rounds as a client may have to catch up
     ledger: Ledger = field(default_factory=Ledger)
     simulated: bool = True  # whether its noise can be replayed
     holdout: bool = False  # whether it evaluates on data of its own
     identity: tuple[bytes, bytes] = field(default_factory=new_pair, repr=False)  # private and public, for shares
 
-    def releases(self, number: int, attempt: int) -> list[Release]:
-        """What this client lets go with its update in this round."""
-        return releases_of(self.half.exposures, self.name, number, attempt, self.simulated)
+    def releases(self, number: int, attempt: int, parts: Iterable[Exposure] | None = None) -> list[Release]:
+        """What this client lets go in this round: these parts, or those of its update."""
+        parts = self.half.exposures if parts is None else parts
+        return releases_of(parts, self.name, number, attempt, self.simulated, self.plan.run)
 
     def order(self, number: int, attempt: int) -> Order:
         """The secret order of a round."""

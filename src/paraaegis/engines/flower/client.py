@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from paraaegis.engines.flower.frames import from_records, to_error, to_records
 from paraaegis.engines.flower.store import Store
-from paraaegis.errors import ParaAegisError, ProtocolError
+from paraaegis.errors import ParaAegisError, ProtocolError, UpdateError
 from paraaegis.protocol import client
 from paraaegis.protocol.messages import Begin, Finish, Frames, pack, unpack
 from paraaegis.protocol.silo import Silo
@@ -81,6 +81,9 @@ def _replied(message: Message, work: Callable[[], RecordDict]) -> Message:
     """A reply, with an error of ours in words instead of a stack that the server would see."""
     try:
         content = work()
+    except UpdateError:  # it may name a value of the update
+        traceback.print_exc()
+        content = to_error("its update cannot be sent; the reason is in its node's log")
     except ParaAegisError as error:
         content = to_error(str(error))
     except Exception:  # what a learner says in an error may hold data: it stays in the node's log

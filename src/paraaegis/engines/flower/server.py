@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -95,9 +95,10 @@ class GridCarrier:
     def _ask(self, contents: Mapping[str, RecordDict], kind: str) -> dict[str, RecordDict]:
         """An exchange that everyone must answer."""
         present = self._present()
-        messages = {
-            client: Message(content, present[client], kind, ttl=self._deadline) for client, content in contents.items()
-        }
+        messages = (
+            (client, Message(content, present[client], kind, ttl=self._deadline))
+            for client, content in contents.items()
+        )
         found: dict[str, RecordDict] = {}
         for client, content, error in self._exchange(messages, time.monotonic() + self._deadline):
             if content is None or "error" in content.config_records:
@@ -116,15 +117,16 @@ class GridCarrier:
         until, enough = time.monotonic() + self._deadline, min(self._quorum, len(exchange.messages))
         while len(set(present := self._present()) & set(exchange.messages)) < enough and time.monotonic() < until:
             time.sleep(1.0)
-        messages = {}
-        for client, frames in exchange.messages.items():
+        for client in exchange.messages:
             if client not in present:
                 yield Reply(client, error="its node is not connected", lost=True)
-                continue
-            messages[client] = Message(to_records(frames), present[client], "train.step", ttl=self._deadline)
-        yield from self._replies(messages)
+        yield from self._replies(
+            (client, Message(to_records(frames), present[client], "train.step", ttl=self._deadline))
+            for client, frames in exchange.messages.items()
+            if client in present
+        )
 
-    def _replies(self, messages: Mapping[str, Message]) -> Iterator[Reply]:
+    def _replies(self, messages: Iterable[tuple[str, Message]]) -> Iterator[Reply]:
         until = time.monotonic() + self._deadline
         for client, content, error in self._exchange(messages, until):
             if content is None:
@@ -135,9 +137,12 @@ class GridCarrier:
             except ProtocolError as refused:
                 yield Reply(client, error=str(refused))
 
-    def _exchange(self, messages: Mapping[str, Message], until: float) -> Iterator[tuple[str, RecordDict | None, str]]:
+    def _exchange(
+        self, messages: Iterable[tuple[str, Message]], until: float
+    ) -> Iterator[tuple[str, RecordDict | None, str]]:
         """Push, then poll; each answer as content, or as an error in words."""
-        waiting = dict(zip(self._grid.push_messages(messages.values()), messages, strict=True)) if messages else {}
+        # One at a time: every message holds a copy of its frames, which need not all fit into memory.
+        waiting = {identity: client for client, message in messages for identity in self._grid.push_messages([message])}
         pause = POLL
         while waiting and time.monotonic() < until:
             for identity in list(waiting):  # one at a time: several uploads at once need not fit into memory

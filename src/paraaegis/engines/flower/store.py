@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,17 +34,17 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
 class Store:
     """The state of one run of one client, and of its learner, in a folder that only its owner can read.
 
-    One process at a time has it; another waits.
+    One process at a time has it; another waits or, if it will not, meets a BlockingIOError.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wait: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder, self._path = folder, folder / "manifest.json"
         self._lock = (folder / "lock").open("wb")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)  # a process that lost its node may still be at work on the last message
-        try:
+        try:  # a process that lost its node may still be at work on the last message
+            fcntl.flock(self._lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._manifest = self._read()
-        except RunError:
+        except (OSError, RunError):
             self._lock.close()
             raise
         self._loaded: dict[str, NDArray[Any]] = {}
@@ -106,7 +107,7 @@ class Store:
         for folder in self._folder.parent.iterdir():
             if folder == self._folder or not (folder / "manifest.json").exists():
                 continue
-            with Store(folder) as past:
+            with suppress(BlockingIOError), Store(folder, wait=False) as past:  # a run that goes on is not over
                 if past._manifest.over:
                     past._replace(_Manifest(over=True))
 
