@@ -39,6 +39,14 @@ def test_the_bound_is_below_the_claim_and_not_far_below(name):
         assert one.epsilon_bound < one.epsilon_claimed
 
 
+def test_colluders_of_masked_sums_leave_the_others_noise():
+    config = configure("privacy.epsilon=1.0", "privacy.clip=1.0", "protect.method=lwe-secagg", "privacy.colluders=2",
+                       "privacy.calibration=tight")  # fmt: skip
+    findings = audit(config).findings
+    assert findings
+    assert all(0.5 * one.mu_claimed < one.mu_bound < one.mu_claimed for one in findings)
+
+
 @pytest.mark.parametrize("unit", ["client", "client-replace"])
 @pytest.mark.parametrize("calibration", ["tight", "paper"])
 def test_both_units_and_calibrations_are_held_to_the_client_level_figure(unit, calibration):

@@ -258,3 +258,11 @@ def test_a_quorum_that_two_disjoint_enough_sets_could_reach_is_refused():
     settings = (*SETTINGS, "federation.clients=10", "federation.rounds=1", "privacy.colluders=2", "federation.quorum=6")
     with pytest.raises(ConfigError, match="a quorum over half of its 10 clients and 2 colluders"):
         wired_of(configure(*settings), learners_of(np.zeros((10, 20), dtype=np.float32)))
+
+
+def test_more_colluders_than_shares_hide_from_are_refused():
+    """Six of ten hold one share more than says nothing, and each further share is an equation on ternary secrets."""
+    settings = (*SETTINGS, "federation.clients=10", "federation.rounds=1", "federation.quorum=10")
+    wired_of(configure(*settings, "privacy.colluders=5"), learners_of(np.zeros((10, 20), dtype=np.float32)))
+    with pytest.raises(ConfigError, match=r"up to 5 of 10 clients learn nothing together; .* got 6"):
+        wired_of(configure(*settings, "privacy.colluders=6"), learners_of(np.zeros((10, 20), dtype=np.float32)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hand import Hand
-from paraaegis.errors import ConfigError, PrivacyError, RunError
+from paraaegis.errors import ConfigError, PrivacyError, RunError, UpdateError
 from paraaegis.experiments.promise import promise, spending
 from paraaegis.experiments.run import federate
 from paraaegis.experiments.wire import resolve
@@ -17,7 +17,7 @@ from paraaegis.privacy.budget import budget, inside_noise, noise
 from paraaegis.privacy.calibrate import epsilon_of, mu_of
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, guarantees, mu_against
-from paraaegis.privacy.ledger import Budget, Exposure, Ledger, Release, read_ledger, releases_of
+from paraaegis.privacy.ledger import VOTES, Budget, Exposure, Ledger, Release, read_ledger, releases_of
 from paraaegis.protocol.messages import Ballot, Reported, Upload
 from toy import KEYS, configure, learners_of, play, wired_of
 
@@ -82,6 +82,13 @@ def test_seeded_noise_replayed_is_one_release_and_fresh_noise_a_second():
         fresh.record([release()])
     with pytest.raises(PrivacyError):  # another attempt has other noise, seeded or not
         seeded.record([release(simulated=True, attempt=1)])
+
+
+def test_another_run_with_the_same_ledger_is_another_release():
+    ledger = Ledger()
+    for run in ("one", "two", "two"):
+        ledger.record(releases_of([VOTES], "a", 1, run=run))
+    assert [one.run for one in ledger.releases] == ["one", "two"]
 
 
 def test_each_client_spends_its_own_budget():
@@ -354,6 +361,30 @@ def test_the_shares_of_a_quorum_without_its_colluders_carry_the_noise_that_is_cl
     config = resolve(configure(*settings, "federation.rounds=1"), [10])
     sigma = inside_noise(config, 1).sigmas[0] * weights.max() * math.sqrt(5 / 2)
     assert played.model.std() == pytest.approx(sigma, rel=0.03)
+
+
+def test_shares_of_noise_that_rounding_would_take_away_are_refused():
+    updates = np.zeros((5, 20_000), dtype=np.float32)
+    settings = (*TIGHT, "protect.method=ckks-fedavg", "federation.clients=5", "federation.quorum=4")
+    played = play(updates, *settings, "privacy.inside_clip=1e-5")
+    config = resolve(configure(*settings, "privacy.inside_clip=1e-5", "federation.rounds=1"), [10])
+    claimed = inside_noise(config, 1).sigmas[0] / 5 * math.sqrt(5 / 3)
+    assert played.model.std() == pytest.approx(claimed, rel=0.03)
+    with pytest.raises(UpdateError, match=r"would be rounded away in steps of 2\.38e-07"):
+        play(updates, *settings, "privacy.inside_clip=1e-7")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ckks-fedavg", "lwe-secagg", "paraaegis-feedback"])
+def test_what_is_not_clipped_cannot_be_carried_over(method):
+    with pytest.raises(ConfigError, match=f"protect.carry is for methods that clip .* not {method}"):
+        play(UPDATES, *TIGHT, f"protect.method={method}", "protect.carry=true")
+
+
+def test_serial_carries_over_what_clipping_cut():
+    settings = ("protect.method=serial", "privacy.clip=4.0", "protect.carry=true")
+    played = play(np.full((2, 4), 4.0, dtype=np.float32), *settings)
+    np.testing.assert_allclose(played.model, 2.0, atol=1e-5)
+    np.testing.assert_allclose(played.residual("client-0"), 2.0, atol=1e-5)
 
 
 def test_what_clipping_cuts_inside_can_be_carried_over():

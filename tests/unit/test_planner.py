@@ -10,6 +10,7 @@ from paraaegis.config import make_config
 from paraaegis.errors import ConfigError, RunError, UpdateError
 from paraaegis.experiments.pilot import Pilot, fly
 from paraaegis.experiments.planner import RATIOS, RESERVE, Wish, configured, mean_ratio, plan, train_seconds_of
+from paraaegis.privacy.budget import inside_noise, noise
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.protocol.state import Line
 
@@ -141,6 +142,22 @@ def test_a_pilot_that_diverges_has_learnt_nothing():
     pilot = fly(config, 3, play=play)
     assert pilot.by_ratio == {"0.01": 0.0, "0.05": pytest.approx(80), "0.2": pytest.approx(80)}
     assert pilot.points_lost(0.01) == pytest.approx(90)
+
+
+def test_a_pilots_noise_is_that_of_the_whole_run_inside_and_outside():
+    settings = ["protect.method=paraaegis-static", "privacy.inside_clip=5.0", "privacy.clip=2.0",
+                "federation.rounds=40", "privacy.epsilon=1.0", "privacy.calibration=tight", "federation.clients=3"]  # fmt: skip
+    config, flown = make_config({}, settings), []
+
+    def play(chosen, out):
+        flown.append(chosen)
+        out.mkdir()
+        line = Line(round=1, ratio=0, elected=0, metrics={"accuracy": 0.5}, seconds={"train": 1.0, "wall": 2.0})
+        (out / "rounds.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
+
+    fly(config, 3, play=play)
+    for find in (noise, inside_noise):
+        assert find(flown[-1], 2).sigmas[0] == pytest.approx(find(config, 2).sigmas[0])
 
 
 def test_a_pilot_without_accuracies_is_refused():

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -108,6 +109,19 @@ def test_when_a_run_is_over_those_that_were_over_before_go_and_an_interrupted_on
     assert same(opened(tmp_path / "last").state(), STATE)
     assert not opened(tmp_path / "interrupted").forgotten
     assert opened(tmp_path / "first").forgotten  # so that it is not begun again, in the same orders
+
+
+def test_the_end_of_a_run_waits_for_no_other(tmp_path):
+    with Store(tmp_path / "busy") as busy, Store(tmp_path / "ending") as ending:
+        for store in (busy, ending):
+            store.save(STATE)
+        ends = [threading.Thread(target=store.finish, daemon=True) for store in (busy, ending)]  # each wants both locks
+        for end in ends:
+            end.start()
+        for end in ends:
+            end.join(timeout=30)
+        assert not any(end.is_alive() for end in ends)
+        assert same(busy.state(), STATE)
 
 
 def test_a_second_process_waits_for_the_first(tmp_path):
