@@ -194,16 +194,17 @@ def _explain(message: str, tables: Mapping[str, Any]) -> str:
     if unknown := re.search(r"unknown field `(.+)`", what):
         allowed = [field.name for field in msgspec.structs.fields(kind)]
         return (
-            f"unknown key {'.'.join([*path, unknown[1]])!r}{_meant(unknown[1], allowed)}; allowed: {', '.join(allowed)}"
+            f"unknown key {'.'.join([*path, unknown[1]])!r}{meant(unknown[1], allowed)}; allowed: {', '.join(allowed)}"
         )
     if "enum value" in what:
         allowed = [str(choice) for choice in get_args(kind)]
-        return f"{'.'.join(path)} must be one of {', '.join(allowed)}, got {value!r}{_meant(str(value), allowed)}"
+        return f"{'.'.join(path)} must be one of {', '.join(allowed)}, got {value!r}{meant(str(value), allowed)}"
     return f"{'.'.join(path)}: {what[0].lower()}{what[1:].replace('`', '')}, got {value!r}"
 
 
-def _meant(word: str, allowed: list[str]) -> str:
-    close = difflib.get_close_matches(word, allowed, n=1)
+def meant(word: str, allowed: Iterable[str]) -> str:
+    """A hint at the allowed word that is nearest, if any is near."""
+    close = difflib.get_close_matches(word, list(allowed), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

@@ -10,6 +10,7 @@
     ├── ProtocolError      a message that does not belong here: version, run, round, phase, length, method
     │   └── DriftError     clients whose order or model differ
     └── RunError           a run folder that belongs to another configuration or is damaged
+        └── BusyError      one in which another process is at work
 
 Each message says what came, what is allowed and, where it helps, what to do.
 """

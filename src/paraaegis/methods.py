@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paraaegis.config import Config
+from paraaegis.config import Config, meant
 from paraaegis.crypto import lwe
 from paraaegis.crypto.ckks import Secret, profile
 from paraaegis.crypto.keys import FederationKeys, derive
@@ -152,9 +151,7 @@ METHODS: dict[str, Method] = {
 def find_method(name: str) -> Method:
     """The method of this name."""
     if name not in METHODS:
-        close = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ConfigError(f"protect.method must be one of {', '.join(METHODS)}, got {name!r}{hint}")
+        raise ConfigError(f"protect.method must be one of {', '.join(METHODS)}, got {name!r}{meant(name, METHODS)}")
     return METHODS[name]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
-from paraaegis.learn.augment import crop_and_flip
+from paraaegis.learn.augment import draw_crops, resample
 from paraaegis.learn.models import build
 from paraaegis.learn.train import TorchLearner, default_device, to_vector
 from paraaegis.seeds import Purpose, stream
@@ -303,6 +303,10 @@ def test_without_cuda_the_cpu_is_the_default_and_cuda_is_refused():
 
 
 # augmentation
+
+
+def crop_and_flip(images, rng):
+    return resample(images, torch.from_numpy(draw_crops(len(images), rng)))
 
 
 def test_augmentation_is_drawn_from_the_generator_alone():

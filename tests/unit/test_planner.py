@@ -146,7 +146,8 @@ def test_a_pilot_that_diverges_has_learnt_nothing():
 
 def test_a_pilots_noise_is_that_of_the_whole_run_inside_and_outside():
     settings = ["protect.method=paraaegis-static", "privacy.inside_clip=5.0", "privacy.clip=2.0",
-                "federation.rounds=40", "privacy.epsilon=1.0", "privacy.calibration=tight", "federation.clients=3"]  # fmt: skip
+                "federation.rounds=40", "privacy.epsilon=1.0", "privacy.calibration=tight",
+                "federation.clients=3"]  # fmt: skip
     config, flown = make_config({}, settings), []
 
     def play(chosen, out):

@@ -25,7 +25,8 @@ def audit(
 
     Exits with 1 if any claim is refuted.
     """
-    from paraaegis.cli.display import show_audits, ticking
+    from paraaegis.cli.display import ticking
+    from paraaegis.cli.tables import show_audits
     from paraaegis.experiments.audit import audit as play
     from paraaegis.experiments.audit import everything
 

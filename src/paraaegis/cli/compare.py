@@ -42,7 +42,8 @@ def compare(
         wanted = cells
     folder = out or Path("runs") / f"compare-{Path(preset).stem if preset else '-'.join(p.stem for p in configs or [])}"
 
-    from paraaegis.cli.display import show_table, shown_rounds
+    from paraaegis.cli.display import shown_rounds
+    from paraaegis.cli.tables import show_table
     from paraaegis.experiments.compare import compare as carry_out
     from paraaegis.experiments.gauge import remembered
     from paraaegis.experiments.report.collect import collect

@@ -30,7 +30,8 @@ def up(
     chosen = chosen_config(config, changes)
     folder = out or Path("runs") / f"federation-{chosen.digest()[:8]}"
 
-    from paraaegis.cli.display import shown_rounds, summary
+    from paraaegis.cli.display import shown_rounds
+    from paraaegis.cli.tables import summary
     from paraaegis.experiments.trial import up as start
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped like Ctrl-C: nothing is left running

@@ -64,7 +64,7 @@ def plan(
     if as_json:
         print_json(answer)
         return
-    from paraaegis.cli.display import show_plan
+    from paraaegis.cli.tables import show_plan
 
     show_plan(answer, write)
 

@@ -50,7 +50,7 @@ def privacy(
     if as_json:
         print_json(found)
         return
-    from paraaegis.cli.display import show_promise
+    from paraaegis.cli.tables import show_promise
 
     show_promise(found)
 

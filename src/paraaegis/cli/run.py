@@ -21,7 +21,8 @@ def run(
     chosen = chosen_config(config, settings)
     folder = out or Path("runs") / f"{chosen.protect.method}-{chosen.digest()[:8]}"
 
-    from paraaegis.cli.display import shown_rounds, summary
+    from paraaegis.cli.display import shown_rounds
+    from paraaegis.cli.tables import summary
     from paraaegis.experiments.run import run as carry_out
 
     with shown_rounds(chosen.federation.rounds, chosen.protect.method, quiet=as_json) as show:

@@ -19,11 +19,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from paraaegis.cores import each
 from paraaegis.crypto.keys import derive
 from paraaegis.crypto.shamir import Q as Q
 from paraaegis.crypto.shamir import centre
 from paraaegis.crypto.streams import keystream
 from paraaegis.errors import CryptoError, UpdateError
+from paraaegis.grid import slices
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -51,10 +53,13 @@ class Ring:
     def mask(self, seed: bytes, secret: Integers, length: int) -> Integers:
         """Return A·s, `length` values in [0, q). Exact for any secret, fastest for coefficients below 64."""
         result = np.empty(length, dtype=np.int64)
-        for start in range(0, length, _BLOCKS * RING):
-            part = result[start : start + _BLOCKS * RING]
-            public = expand(seed, self.name, start, -(-part.size // RING), RING)
+
+        def fill(_: int, where: slice) -> None:
+            part = result[where]
+            public = expand(seed, self.name, where.start, -(-part.size // RING), RING)
             part[:] = multiply(public, secret).reshape(-1)[: part.size]
+
+        each(fill, slices(length, _BLOCKS * RING))
         return result
 
 
@@ -74,10 +79,13 @@ class Matrix:
         shifts = np.array([0, 11, 22])
         digits = (((secret % Q)[:, None] >> shifts) & 2047).astype(np.float64)
         result = np.empty(length, dtype=np.int64)
-        for start in range(0, length, _ROWS):
-            part = result[start : start + _ROWS]
-            public = expand(seed, self.name, start, part.size, MATRIX).astype(np.float64)
+
+        def fill(_: int, where: slice) -> None:
+            part = result[where]
+            public = expand(seed, self.name, where.start, part.size, MATRIX).astype(np.float64)
             part[:] = (((public @ digits).astype(np.int64) % Q) << shifts).sum(axis=1) % Q
+
+        each(fill, slices(length, _ROWS))
         return result
 
 
@@ -94,8 +102,14 @@ def conceal(
     """
     if values.size and max(int(values.max()), -int(values.min())) > Q // 2:
         raise UpdateError(f"values must lie within ±{Q // 2} to be summed; use the scale that `plan` returns")
-    noise = error(rng, error_std, values.size)
-    return ((form.mask(seed, secret, values.size) + values + noise) % Q).astype(np.uint32), noise
+    noise, mask = error(rng, error_std, values.size), form.mask(seed, secret, values.size)
+    masked = np.empty(values.size, dtype=np.uint32)
+
+    def add(_: int, where: slice) -> None:
+        masked[where] = (mask[where] + values[where] + noise[where]) % Q
+
+    each(add, slices(values.size))
+    return masked, noise
 
 
 def unmask(total: Integers, form: Form, seed: bytes, secret: Integers, clients: int) -> Integers:
@@ -106,7 +120,13 @@ def unmask(total: Integers, form: Form, seed: bytes, secret: Integers, clients: 
             f"{clients} secrets in {form.name} form sum to {form.size} numbers within ±{limit}, "
             f"got {secret.size} that do not fit; a share is wrong or missing"
         )
-    return centre(total - form.mask(seed, secret, total.size))
+    values = form.mask(seed, secret, total.size)
+
+    def subtract(_: int, where: slice) -> None:
+        values[where] = centre(total[where] - values[where])
+
+    each(subtract, slices(total.size))
+    return values
 
 
 def error(rng: np.random.Generator, std: float, size: int) -> Integers:

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import msgspec
+import numpy as np
 
 from paraaegis.crypto.profiles import PROFILES
 from paraaegis.crypto.worker import read_frame, write_frame
@@ -60,14 +61,14 @@ class Pool:
         """Whether this many chunks are better shared out."""
         return self.workers > 1 and chunks > SMALL
 
-    def submit(self, index: int, operation: str, arguments: Sequence[Any], data: Buffer) -> Future[bytes]:
+    def submit(self, index: int, operation: str, arguments: Sequence[Any], data: Buffer) -> Future[memoryview]:
         """Ask for work on chunk `index`; the same index always meets the same worker, which keeps its sum."""
         workers = self._running()
         return workers[index % len(workers)].submit(operation, arguments, data)
 
-    def map(self, tasks: Iterable[tuple[str, Sequence[Any], Buffer]]) -> Iterator[bytes]:
+    def map(self, tasks: Iterable[tuple[str, Sequence[Any], Buffer]]) -> Iterator[memoryview]:
         """The results of one task a chunk, in order. Only a few are on their way at a time, whatever their number."""
-        waiting: deque[Future[bytes]] = deque()
+        waiting: deque[Future[memoryview]] = deque()
         for index, (operation, arguments, data) in enumerate(tasks):
             if len(waiting) >= AHEAD * self.workers:
                 yield waiting.popleft().result()
@@ -109,7 +110,7 @@ class SecretPool(Pool):
         self._known: set[bytes] = set()
         self._turns = itertools.count()
 
-    def submit(self, index: int, operation: str, arguments: Sequence[Any], data: Buffer) -> Future[bytes]:  # noqa: ARG002
+    def submit(self, index: int, operation: str, arguments: Sequence[Any], data: Buffer) -> Future[memoryview]:  # noqa: ARG002
         """Ask for work of whoever's turn it is: the first chunk of ten clients is work for ten workers, not for one."""
         return super().submit(next(self._turns), operation, arguments, data)
 
@@ -135,10 +136,12 @@ class _Worker:
     """One process, its arena and the thread that feeds it."""
 
     def __init__(self, kind: str) -> None:
-        self._tasks: queue.SimpleQueue[tuple[Future[bytes], str, Sequence[Any], Buffer] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[tuple[Future[memoryview], str, Sequence[Any], Buffer] | None] = (
+            queue.SimpleQueue()
+        )
         with tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:  # noqa: S108, PTH112
             file.truncate(ARENA)
-            self._arena = mmap.mmap(file.fileno(), ARENA)
+            self._bytes = np.frombuffer(mmap.mmap(file.fileno(), ARENA), np.uint8)
             # -P: nothing is imported from the working folder into a process that may hold a key
             command = [sys.executable, "-P", "-m", "paraaegis.crypto.worker", kind, str(file.fileno()), str(ARENA)]
             self._process = subprocess.Popen(  # noqa: S603 — our own module
@@ -147,8 +150,8 @@ class _Worker:
         self._thread = threading.Thread(target=self._feed, name="ckks-worker", daemon=True)
         self._thread.start()
 
-    def submit(self, operation: str, arguments: Sequence[Any], data: Buffer) -> Future[bytes]:
-        future: Future[bytes] = Future()
+    def submit(self, operation: str, arguments: Sequence[Any], data: Buffer) -> Future[memoryview]:
+        future: Future[memoryview] = Future()
         self._tasks.put((future, operation, arguments, data))
         return future
 
@@ -162,11 +165,11 @@ class _Worker:
             except BaseException as error:
                 future.set_exception(error)
 
-    def _ask(self, operation: str, arguments: Sequence[Any], data: Buffer) -> bytes:
+    def _ask(self, operation: str, arguments: Sequence[Any], data: Buffer) -> memoryview:
         view = memoryview(data).cast("B")
         if view.nbytes > ARENA:
             raise CryptoError(f"a chunk of {view.nbytes} bytes is larger than any that this program makes")
-        self._arena[: view.nbytes] = view
+        self._bytes[: view.nbytes] = np.frombuffer(view, np.uint8)  # by numpy, which lets other threads run
         try:
             write_frame(_pipe(self._process.stdin), [operation, arguments, view.nbytes])
             reply = read_frame(_pipe(self._process.stdout))
@@ -177,7 +180,7 @@ class _Worker:
         error, size = reply
         if error:
             raise CryptoError(error)
-        return self._arena[:size]
+        return self._bytes[:size].copy().data
 
     def close(self) -> None:
         self._tasks.put(None)
@@ -193,7 +196,6 @@ class _Worker:
         while not self._tasks.empty():
             if (task := self._tasks.get()) is not None:
                 task[0].cancel()
-        self._arena.close()
 
 
 def _pipe(stream: Any) -> BinaryIO:

@@ -10,7 +10,8 @@
     result.json       the summary; its presence says that the run is complete
     error.txt         why a server of a federation stopped, until it is started again
 
-Everything but the lines is written beside its place and moved there, so that a kill at any time leaves it whole.
+Lines and ledger are appended to; everything else that is read again is written beside its place and moved there, so
+that a kill at any time leaves it whole.
 """
 
 from __future__ import annotations
@@ -157,8 +158,13 @@ class RunFolder:
         arrays["history"] = np.frombuffer(msgspec.json.encode(kept), dtype=np.uint8)
         written = self.ledger.read_bytes() if self.ledger.exists() else b""
         arrays["ledger"] = np.frombuffer(len(written).to_bytes(8, "little") + sha256(written).digest(), dtype=np.uint8)
+        # Once, for all clients that have the same model. A server of a federation has none.
+        arrays["weights"] = next((state.weights for state, _ in clients.values()), np.empty(0, np.float32))
         for name, (state, learner) in clients.items():
-            arrays |= {f"{name}/state/{key}": value for key, value in state.to_arrays().items()}
+            own = state.to_arrays()
+            if np.array_equal(own["weights"], arrays["weights"]):
+                del own["weights"]
+            arrays |= {f"{name}/state/{key}": value for key, value in own.items()}
             arrays |= {f"{name}/learner/{key}": value for key, value in learner.items()}
         write_whole(self.checkpoint, lambda file: np.savez(file, allow_pickle=False, **arrays), mode=0o600)
         self.history.prune(kept)
@@ -175,10 +181,12 @@ class RunFolder:
             with self.checkpoint.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 server = decode_state(stored["server"].tobytes())
                 spent, kept = stored["ledger"].tobytes(), stored["history"].tobytes()
+                weights = stored["weights"]
                 for key in stored.files:
-                    if key not in ("server", "ledger", "history"):
+                    if "/" in key:
                         client, part, name = key.split("/", 2)
-                        found.setdefault(client, {"state": {}, "learner": {}})[part][name] = stored[key]
+                        parts = found.setdefault(client, {"state": {"weights": weights}, "learner": {}})
+                        parts[part][name] = stored[key]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise RunError(f"{self.checkpoint} is damaged: {error}; --fresh starts over") from error
         names = msgspec.json.decode(kept, type=list[str])

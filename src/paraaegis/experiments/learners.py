@@ -54,11 +54,13 @@ def make_classroom(config: Config, only: str | None = None) -> Classroom:
     use_one_thread()
     device = train.default_device() if config.engine.device == "auto" else config.engine.device
     kind = cuda.CudaLearner if device.startswith("cuda") else train.TorchLearner
-    model = models.build(config.model.name, dataset.shape, dataset.classes, config.seed)
     learners: dict[str, Learner] = {}
     for index, rows in enumerate(shares):
         if only not in (None, f"client-{index}"):
             continue
+        if not learners:
+            first = stream(config.seed, Purpose.MODEL)
+            model = models.build(config.model.name, dataset.shape, dataset.classes, first)
         learners[f"client-{index}"] = kind(
             model=deepcopy(model),
             images=dataset.train_images[rows],

@@ -1,4 +1,4 @@
-"""From a configuration to the two halves of a run: the only place where learning and protocol meet."""
+"""From a configuration and learners to the two halves of a run."""
 
 from __future__ import annotations
 

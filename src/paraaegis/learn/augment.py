@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 import torch.nn.functional as F  # noqa: N812 — torch's own custom
 from numpy.typing import NDArray
 from torch import Tensor
@@ -12,13 +11,8 @@ AREA = (0.35, 1.0)  # of the image that a crop keeps
 RATIO = (3 / 4, 4 / 3)  # width to height of a crop
 
 
-def crop_and_flip(images: Tensor, rng: np.random.Generator) -> Tensor:
-    """Crop each image (n, c, h, w) at random, bring it back to its size, mirror every other one."""
-    return resample(images, torch.from_numpy(draw_crops(len(images), rng)).to(images.device))
-
-
 def resample(images: Tensor, crops: Tensor) -> Tensor:
-    """Crop and flip images (n, c, h, w) as `draw_crops` drew it."""
+    """Crop and flip images (n, c, h, w) as `draw_crops` drew it, and bring each crop back to their size."""
     grid = F.affine_grid(crops, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
 

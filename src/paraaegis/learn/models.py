@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from paraaegis.errors import ConfigError
-from paraaegis.seeds import Purpose, stream
 
 Shape: TypeAlias = tuple[int, int, int]  # height, width and channels of an image
 SMALLEST = 8  # pixels a side
 
 
-def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
-    """Build the model `name` for images of `shape`, with the weights that belong to `seed`.
+def build(name: str, shape: Shape, classes: int, seed: int | np.random.Generator) -> nn.Module:
+    """Build the model `name` for images of `shape`, with the weights that belong to `seed`, or that a generator draws.
 
     numpy draws them, uniformly: torch's normal deviates may differ in their last bits between processors, and
     silos must all start from the same model. torch's own generator is neither used nor moved.
@@ -30,7 +29,7 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
     with torch.device("meta"):  # no memory yet, so that torch has nothing to initialise
         model = MODELS[name](shape, classes)
     model.to_empty(device="cpu")
-    _initialise(model, stream(seed, Purpose.MODEL))
+    _initialise(model, np.random.default_rng(seed))
     return model
 
 

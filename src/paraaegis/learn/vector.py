@@ -68,5 +68,8 @@ def save_model(path: Path, model_name: str, shape: Shape, classes: int, weights:
     model = build(model_name, shape, classes, seed=0)
     from_vector(model, weights)
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-        torch.save(model.state_dict(), file)
-    Path(file.name).replace(path)
+        try:
+            torch.save(model.state_dict(), file)
+            Path(file.name).replace(path)
+        finally:
+            Path(file.name).unlink(missing_ok=True)

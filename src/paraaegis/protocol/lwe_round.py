@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from paraaegis.cores import each
 from paraaegis.crypto import lwe
 from paraaegis.crypto.sealing import seal, unseal
 from paraaegis.crypto.shamir import Q, rebuild, share, thresholds
@@ -24,7 +25,7 @@ from paraaegis.errors import CryptoError, ProtocolError
 from paraaegis.grid import STEP, from_grid, iterate_grid, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.ledger import Exposure
-from paraaegis.protocol.combine import expect_kind
+from paraaegis.protocol.combine import expect_kind, expect_length
 from paraaegis.protocol.desk import Desk, Steps, same
 from paraaegis.protocol.messages import Message, ShareSum, Survivors, Upload, Where, expect
 from paraaegis.protocol.news import begins, called, rescue
@@ -115,7 +116,7 @@ class LweHalf:
 
 
 class MaskedSum:
-    """A running sum of masked values mod q; the server's, without any secret."""
+    """A running sum of masked values, below 2^31 each; the server's, without any secret."""
 
     def __init__(self, length: int) -> None:
         self.values = np.zeros(length, dtype=np.int64)
@@ -123,11 +124,13 @@ class MaskedSum:
     def add(self, upload: Payload) -> None:
         """Add one client's masked values, all or none."""
         expect_kind(upload, "lwe")
-        if upload.length != self.values.size:
-            raise ProtocolError(f"a payload of {self.values.size} masked values was expected, got {upload.length}")
-        for where, part in iterate_grid(upload.chunks, upload.length):
-            self.values[where] += part
-        self.values %= Q
+        expect_length(upload, self.values.size)
+
+        def merge(_: int, chunk: tuple[slice, NDArray[np.signedinteger]]) -> None:
+            where, steps = chunk
+            self.values[where] += steps
+
+        each(merge, iterate_grid(upload.chunks, upload.length))
 
 
 @dataclass(frozen=True)

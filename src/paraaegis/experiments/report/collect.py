@@ -11,6 +11,7 @@ from typing import Literal
 from paraaegis.config import Config
 from paraaegis.errors import ParaAegisError, RunError
 from paraaegis.experiments.folder import RunFolder
+from paraaegis.experiments.preset import split_name
 from paraaegis.experiments.promise import spending
 from paraaegis.experiments.run import Result, read_done, summarise
 from paraaegis.privacy.guarantee import Guarantee
@@ -49,14 +50,13 @@ class Run:
 
     @property
     def shared(self) -> bool:
-        """Whether its machine had other work too, so that its seconds cannot be compared."""
+        """Whether its machine had other work too, so that its seconds cannot be compared: whoever ran it wrote so."""
         return "shared" in self.result.machine
 
     @property
     def split(self) -> str:
         """How its data was shared out."""
-        data = self.config.data
-        return "iid" if data.split == "iid" else f"{data.split}-{data.alpha:g}"
+        return split_name(self.config)
 
     @property
     def _parts(self) -> list[str]:

@@ -1,0 +1,181 @@
+"""What a command ends with: results as tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from paraaegis.experiments.audit import Audit, stands
+from paraaegis.experiments.compare import Table as Comparison
+from paraaegis.experiments.compare import by_label, cells_text, explained, headers, splits_of
+from paraaegis.experiments.planner import Answer, Choice
+from paraaegis.experiments.promise import Promise
+from paraaegis.experiments.run import Result
+from paraaegis.privacy.guarantee import Guarantee
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1.2 MB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+def metrics_text(metrics: dict[str, float]) -> str:
+    """Accuracy in percent first, then what else was measured."""
+    shown = [f"{100 * metrics['accuracy']:.1f} %"] if "accuracy" in metrics else []
+    return "  ".join([*shown, *(f"{name} {value:.3f}" for name, value in metrics.items() if name != "accuracy")])
+
+
+def summary(result: Result) -> None:
+    """The result as a small table, and where it lies."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("method", result.method)
+    table.add_row("result", metrics_text(result.metrics))
+    table.add_row("time", f"{result.seconds:.1f} s for {result.rounds} rounds")
+    up, down = result.bytes_up / result.rounds, result.bytes_down / result.rounds
+    table.add_row("bytes", f"{size(up)} up and {size(down)} down a round, all clients together")
+    if result.stopped:
+        table.add_row("stopped", result.stopped)
+    table.add_row("folder", result.folder)
+    Console(soft_wrap=True).print(table)
+
+
+def _wide() -> Console:
+    """Where tables go: as wide as the terminal, or as they need in a file."""
+    return Console() if sys.stdout.isatty() else Console(width=140)
+
+
+def show_table(comparison: Comparison, folder: Path) -> None:
+    """A comparison as the paper's Table 1, and where its files lie."""
+    splits = splits_of(comparison)
+    table = Table(title=comparison.title, title_justify="left", header_style="bold")
+    table.add_column("method", no_wrap=True)
+    for name in headers(splits):
+        table.add_column(name.replace(" ", "\n", 1) if len(splits) > 1 else name, justify="right", no_wrap=True)
+    for label, rows in by_label(comparison):
+        table.add_row(label, *cells_text(rows, splits))
+    console = _wide()
+    console.print(table)
+    console.print(explained(comparison), highlight=False)
+    for name in ("table.md", "table.json", "plot.png", "report.html"):
+        sys.stdout.write(f"{folder / name}\n")
+
+
+def show_plan(answer: Answer, written: Path | None) -> None:
+    """The choice and its neighbours side by side, what it guarantees, and where the configuration was written."""
+    console, wish, rounds = _wide(), answer.wish, answer.rounds
+    where = f"{wish.bandwidth:g} Mbit/s a client" if wish.bandwidth else "all clients on this machine"
+    title = f"{wish.length:,} values, {answer.clients} clients, {rounds} rounds, {where}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    shown = {"cheaper": answer.cheaper, "chosen" if answer.fits else "nearest": answer.choice, "better": answer.better}
+    columns = {name: choice for name, choice in shown.items() if choice is not None}
+    for name in columns:
+        table.add_column(name, justify="right", style="bold" if name in ("chosen", "nearest") else "")
+    for label, value in _plan_rows(answer):
+        table.add_row(label, *(value(choice) for choice in columns.values()))
+    console.print(table)
+    console.print(f"CKKS profile {answer.profile}; noise σ = {answer.sigma:.4g} a coordinate", highlight=False)
+    if answer.simulation:
+        console.print("Simulation without guarantee: the noise is seeded; set privacy.noise=secret.", highlight=False)
+    if wish.train is None:
+        console.print("Training is not counted: give --train-seconds, or --pilot, which measures it.", highlight=False)
+    for miss in [] if answer.fits else answer.choice.misses:
+        console.print(f"No ratio fulfils your wishes; the nearest takes {miss}.", highlight=False)
+    _show_guarantees(console, f"{answer.choice.method} guarantees", answer.guarantees)
+    if written is not None:
+        console.print(f"written: {written}, for its model and data set", highlight=False, soft_wrap=True)
+
+
+def _plan_rows(answer: Answer) -> list[tuple[str, Callable[[Choice], str]]]:
+    rounds, dynamic = answer.rounds, answer.choice.method == "paraaegis-dynamic"
+    rows: list[tuple[str, Callable[[Choice], str]]] = [
+        ("method", lambda one: one.method),
+        (
+            "r_0, λ" if dynamic else "r",
+            lambda one: f"{100 * one.ratio:g}%" + (f" × {one.decay:g}" if dynamic else ""),
+        ),
+        ("seconds a round", lambda one: f"{one.estimate.seconds / rounds:.2f}"),
+        ("seconds in all", lambda one: f"{one.estimate.seconds:.1f}"),
+        ("up a client and round", lambda one: size(one.estimate.bytes_up / rounds)),
+        ("down a client and round", lambda one: size(one.estimate.bytes_down / rounds)),
+        ("a client in all", lambda one: size(1e6 * one.megabytes)),
+        ("memory of a client, about", lambda one: size(one.estimate.memory_client)),
+        ("memory of the server, about", lambda one: size(one.estimate.memory_server)),
+    ]
+    if answer.pilot is not None:
+        after = f"points below FedAvg after {answer.pilot.rounds} rounds"
+        least = min(map(float, answer.pilot.by_ratio))
+        rows.append((after, lambda one: "not flown" if one.mean_ratio < least else f"{one.points_lost or 0:.1f}"))
+    return rows
+
+
+def _show_guarantees(console: Console, title: str, guarantees: Sequence[Guarantee]) -> None:
+    table = Table(title=title, title_justify="left")
+    for name in ("against", "guarantee", "why"):
+        table.add_column(name)
+    for one in guarantees:
+        table.add_row(one.adversary, f"{one.kind}\n{one.figure}".rstrip(), one.why)
+    console.print(table)
+
+
+def show_promise(promise: Promise) -> None:
+    """A configuration's guarantees and calibrations as two tables."""
+    console = _wide()
+    title = f"{promise.method}, noise of calibration {promise.calibration!r}"
+    _show_guarantees(console, title, promise.guarantees)
+    if promise.simulation and promise.sigma:
+        console.print(
+            "Simulation without guarantee: the noise is seeded, and whoever knows the seed takes it off. The figures "
+            "are what the same run would carry with privacy.noise=secret.",
+            highlight=False,
+        )
+    if promise.spent:
+        count = ", ".join(f"{number} of {what}" for what, number in promise.spent.releases.items())
+        share = promise.spent.share_of_budget
+        used = "" if share is None else f"; of the budget ({promise.spent.reading}), {100 * share:.1f}% is spent"
+        console.print(f"Spent in {promise.spent.rounds} rounds: {count or 'nothing'} released{used}.", highlight=False)
+    noise = Table(title="The same budget under each calibration", title_justify="left")
+    if not promise.calibrations:
+        return
+    honest = "ε by exact accounting\n(unit: client, against\nall who read the values)"
+    for name in ("calibration", "sensitivity Δ", "noise multiplier σ/Δ", "σ a coordinate", honest):
+        noise.add_column(name, justify="left" if name == "calibration" else "right")
+    for row in promise.calibrations:
+        figures = (
+            f"{row.sensitivity:.4g}",
+            f"{row.noise_multiplier:.4f}",
+            f"{row.sigma:.4g}",
+            f"{row.epsilon_client:.4g}",
+        )
+        noise.add_row(row.name, *figures)
+    console.print(noise)
+
+
+def show_audits(audits: list[Audit]) -> None:
+    """What was proved beside what is claimed."""
+    console = _wide()
+    table = Table(title="What an attack proves, and what is claimed (99.9% confidence)", title_justify="left")
+    for name in ("method", "against", "unit"):
+        table.add_column(name)
+    for name in ("claimed μ", "proved μ", "claimed ε", "proved ε", "δ"):
+        table.add_column(name, justify="right")
+    table.add_column("claim")
+    for one in audits:
+        for found in one.findings:
+            verdict = "stands" if stands(found) else "REFUTED" if found.mu_bound else "NOTHING SEEN"
+            figures = (found.mu_claimed, found.mu_bound, found.epsilon_claimed, found.epsilon_bound)
+            cells = [f"{figure:.3f}" for figure in figures]
+            table.add_row(one.name, found.adversary, found.unit, *cells, f"{found.delta:g}", verdict)
+    console.print(table)
+    console.print(
+        "Each game has a budget of its own at which the claim is μ = 1, so that an attack can show something.",
+        highlight=False,
+    )
