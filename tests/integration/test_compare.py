@@ -125,7 +125,7 @@ def test_plain_configurations_are_compared_under_their_names(tmp_path):
     (('set = { "protect.method" = "fedavg" }', 'splits = ["elsewhere"]'), "elsewhere"),
     (('"protect.ratio" = 0.2', '"protect.ratio" = 1.2'), "protect.ratio"),
     (("title", "titel"), "titel"),
-    (('label = "static 20%"\nsplits = ["iid"]', 'label = "fedavg"'), "same label"),
+    (('label = "static 20%"\nsplits = ["iid"]', 'label = "fedavg"'), "would share the folder"),
 ])  # fmt: skip
 def test_a_broken_preset_is_refused_before_any_run(preset, change, what):
     preset.write_text(PRESET.replace(*change))
@@ -181,10 +181,42 @@ def test_a_part_of_a_preset_can_be_run(preset):
     cells = cells_of(read_preset(str(preset)))
     assert [cell.label for cell in only(cells, ["iid"], [])] == ["fedavg", "static 20%"]
     assert [cell.split for cell in only(cells, [], ["fedavg"])] == ["iid", "dirichlet-0.5"]
-    with pytest.raises(ConfigError, match="no row 'fedavgg' in this preset; there are fedavg, static 20%"):
+    with pytest.raises(ConfigError, match="no row 'fedavgg' in this preset; its rows are fedavg, static 20%"):
         only(cells, [], ["fedavgg"])
-    with pytest.raises(ConfigError, match=r"no seed 7 in this preset; there are 0$"):
+    with pytest.raises(ConfigError, match=r"no seed 7 in this preset; its seeds are 0 \("):
         only(cells, seeds=[7])
+
+
+def test_what_would_make_a_false_table_is_refused(preset, tmp_path):
+    chosen = read_preset(str(preset))
+    with pytest.raises(ConfigError, match="a preset has seeds of its own"):
+        cells_of(chosen, ["seed=5"])
+    with pytest.raises(ConfigError, match="no cell of this preset has that split, row and seed at once"):
+        only(cells_of(chosen), ["dirichlet-0.5"], ["static 20%"])
+    preset.write_text(
+        PRESET.replace('label = "static 20%"', 'label = "fedavg%"').replace('"fedavg"\nset', '"fedavg×"\nset')
+    )
+    with pytest.raises(ConfigError, match=r"'fedavg×' and 'fedavg%' .* would share the folder"):
+        cells_of(read_preset(str(preset)))
+
+
+def test_a_damaged_table_is_made_anew_from_its_cells(preset, tmp_path):
+    cells = cells_of(read_preset(str(preset)))[:1]
+    first = compare("small", "", cells, tmp_path / "out", False, silent)
+    (tmp_path / "out" / "table.json").write_text("{")
+    assert compare("small", "", cells, tmp_path / "out", False, silent) == first
+
+
+def test_seconds_of_a_shared_machine_are_marked(preset, tmp_path):
+    cells = cells_of(read_preset(str(preset)))[:1]
+    compare("small", "", cells, tmp_path / "out", False, silent)
+    path = tmp_path / "out" / cells[0].folder / "result.json"
+    result = json.loads(path.read_text())
+    result["machine"]["shared"] = "two cells"
+    path.write_text(json.dumps(result))
+    text = markdown(compare("small", "", cells, tmp_path / "out", False, silent))
+    assert f"{result['seconds']:.1f}† |" in text
+    assert "†: the machine had other work" in text
 
 
 def test_several_seeds_are_one_row_with_mean_and_deviation(tmp_path):
@@ -234,7 +266,7 @@ def test_configurations_of_one_name_are_refused(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.toml").write_text("")
-    with pytest.raises(ConfigError, match="same label"):
+    with pytest.raises(ConfigError, match="would share the folder"):
         cells_of_files([tmp_path / "a" / "x.toml", tmp_path / "b" / "x.toml"])
 
 

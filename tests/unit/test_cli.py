@@ -75,3 +75,19 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
     code, _, err = told(monkeypatch, capsys, "run")
     assert code == 130
     assert "goes on from the last checkpoint" in err
+
+
+def test_nothing_of_the_users_is_overwritten(monkeypatch, capsys, tmp_path):
+    (tmp_path / "pyproject.toml").write_text("mine")
+    code, _, err = told(monkeypatch, capsys, "federation", "app", str(tmp_path))
+    assert (code, (tmp_path / "pyproject.toml").read_text()) == (2, "mine")
+    assert "holds something already" in err
+    assert list(tmp_path.iterdir()) == [tmp_path / "pyproject.toml"]
+    for option, name, suffix in (
+        ("--out", "a.md", ".html"),
+        ("--png", "a.txt", ".png"),
+        ("--markdown", "a.html", ".md"),
+    ):
+        code, _, err = told(monkeypatch, capsys, "report", str(tmp_path), option, str(tmp_path / name))
+        assert code == 2
+        assert f"{option} writes a {suffix} file" in err

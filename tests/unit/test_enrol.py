@@ -87,6 +87,16 @@ def test_silos_end_with_the_leads_secrets_in_files_of_their_own(tmp_path):
         assert {path.stat().st_mode & 0o777 for path in (silo.keys, silo.identity)} == {0o600}
 
 
+def test_a_fingerprint_belongs_to_one_silo_and_a_silo_leads_or_follows(tmp_path):
+    lead, silos = federation(tmp_path)
+    with pytest.raises(KeyFileError, match="client-1 and client-3 cannot have the same fingerprint"):
+        lead.approve({"client-3": lead.approved()["client-1"]})
+    assert set(lead.approved()) == {"client-1", "client-2"}
+    with pytest.raises(KeyFileError, match="it cannot lead as well"):
+        silos["client-1"].approve({})
+    assert not silos["client-1"].leads
+
+
 def test_when_a_silo_leaves_the_others_get_new_secrets_and_it_gets_none(tmp_path):
     lead, silos = federation(tmp_path)
     handed_out(lead, silos)

@@ -220,7 +220,7 @@ def test_a_spent_budget_stops_a_run_cleanly_and_starting_it_again_does_not_get_a
     before = (out / "ledger.jsonl").read_bytes()
     assert federate(config, learners_of(UPDATES), out).stopped == result.stopped
     (out / "result.json").unlink()
-    with pytest.raises(PrivacyError, match="is spent"):
+    with pytest.raises(RunError, match="could only be played again, for twice the budget"):
         federate(config, learners_of(UPDATES), out)
     assert (out / "ledger.jsonl").read_bytes().count(b'"update"') == before.count(b'"update"') == 12
     with pytest.raises(RunError, match="really spent"):
@@ -259,6 +259,26 @@ def test_a_run_whose_ledger_is_gone_does_not_go_on(tmp_path):
     (out / "ledger.jsonl").unlink()
     with pytest.raises(RunError, match="is gone"):
         federate(stopping(6), learners_of(UPDATES), out)
+
+
+def test_a_run_whose_checkpoint_is_gone_does_not_spend_its_budget_twice(tmp_path):
+    class TiredError(Exception):
+        pass
+
+    def stop(line):
+        if line.round == 3:
+            raise TiredError
+
+    out = tmp_path / "run"
+    with pytest.raises(TiredError):
+        federate(stopping(6), learners_of(UPDATES), out, on_line=stop)
+    before = (out / "rounds.jsonl").read_bytes()
+    (out / "checkpoint.npz").rename(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="twice the budget; bring the file back"):
+        federate(stopping(6), learners_of(UPDATES), out)
+    assert (out / "rounds.jsonl").read_bytes() == before
+    (tmp_path / "elsewhere").rename(out / "checkpoint.npz")
+    assert federate(stopping(6), learners_of(UPDATES), out).rounds > 0
 
 
 @pytest.mark.parametrize("spoil", ["cut", "emptied", "changed"])

@@ -91,6 +91,7 @@ def test_a_plan_is_written_as_a_configuration_that_can_be_run(typed, tmp_path):
         (("--model", "1e6", "--pilot"), "--pilot trains a model, and 1e6 is a number of values"),
         (("--model", "1000", "--write", "plan.toml"), "--write names a model"),
         (("--write", "nowhere/plan.toml"), "--write: there is no folder"),
+        (("--write", "README.md"), "--write writes a .toml file, got README.md"),
         (("--epsilon", "1", "--method", "paraaegis-feedback"), "sends nothing that is noised"),
     ],
 )

@@ -16,7 +16,7 @@ def audit(
         Path | None, typer.Argument(help="A TOML file; without it and --set, every noised method.")
     ] = None,
     settings: Settings = None,
-    trials: Annotated[int, typer.Option(min=1, help="Games in each world: the canary sent, or not.")] = 5_000,
+    trials: Annotated[int, typer.Option(min=1000, help="Games in each world: the canary sent, or not.")] = 5_000,
     rounds: Annotated[int, typer.Option(min=0, help="Rounds of a game. 0: one, of a varying series three.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The games' seed.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from paraaegis.cli.options import Settings, chosen_config, print_json
+from paraaegis.errors import ConfigError
 
 app = typer.Typer(help="Run across processes and organisations, on Flower.", no_args_is_help=True)
 
@@ -52,4 +53,6 @@ def write_app(folder: Annotated[Path, typer.Argument(help="Where to write it.")]
     """Write the Flower app of this package, for `flwr run` against a SuperLink of yours."""
     from paraaegis.experiments.trial import write_app as write
 
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} holds something already, which is not overwritten; name a new folder")
     typer.echo(write(folder))

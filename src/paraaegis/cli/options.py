@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from paraaegis.config import Config, load_config, make_config
+from paraaegis.errors import ConfigError
 
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key, such as protect.ratio=0.05.")
@@ -23,6 +24,14 @@ def chosen_config(path: Path | None, settings: list[str] | None) -> Config:
 def say_measured(name: str) -> None:
     """That this machine is being measured, and for which method."""
     typer.echo(f"measuring this machine: {name}", err=True)
+
+
+def check_target(option: str, path: Path, suffix: str) -> None:
+    """Refuse a file that is not of the kind that will be written, before it is overwritten."""
+    if path.suffix.lower() != suffix or path.is_dir():
+        raise ConfigError(f"{option} writes a {suffix} file, got {path}")
+    if not path.resolve().parent.is_dir():
+        raise ConfigError(f"{option}: there is no folder {path.resolve().parent}")
 
 
 def print_json(value: object) -> None:

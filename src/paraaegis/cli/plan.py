@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Settings, print_json, say_measured
+from paraaegis.cli.options import Settings, check_target, print_json, say_measured
 from paraaegis.config import Config, load_config, make_config
 from paraaegis.errors import ConfigError
 
@@ -79,8 +79,8 @@ def _check(limits: dict[str, float | None], model: str, pilot: bool, write: Path
     if _number(model) is not None and (pilot or write):
         what = "--pilot trains" if pilot else "--write names"
         raise ConfigError(f"{what} a model, and {model} is a number of values; name one, or leave --model out")
-    if write is not None and not write.resolve().parent.is_dir():
-        raise ConfigError(f"--write: there is no folder {write.resolve().parent}")
+    if write is not None:
+        check_target("--write", write, ".toml")
 
 
 def _number(model: str) -> int | None:

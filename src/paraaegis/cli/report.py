@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import say_measured
+from paraaegis.cli.options import check_target, say_measured
 
 LOOK = 2.0  # seconds between two looks for new rounds
 REFRESH = 10  # seconds after which a watched page reloads itself
@@ -33,8 +33,9 @@ def report(
     from paraaegis.experiments.report.picture import write_picture
     from paraaegis.files import write_whole
 
-    if not out.resolve().parent.is_dir():
-        raise RunError(f"--out: there is no folder {out.resolve().parent}")
+    for option, path, suffix in (("--out", out, ".html"), ("--png", png, ".png"), ("--markdown", markdown, ".md")):
+        if path is not None:
+            check_target(option, path, suffix)
     if watch:
         if png or markdown:
             raise RunError("--watch keeps the page alone fresh; write --png and --markdown when the runs are done")

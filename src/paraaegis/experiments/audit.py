@@ -152,7 +152,8 @@ class Game:
         self._k = LENGTH // 2 if self._half.votes else 0
         parts = self._half.exposures
         releases = [one for number in range(1, config.federation.rounds + 1) for one in releases_of(parts, "0", number)]
-        claims = {who: mu_against(who, releases, config.privacy.unit) for who in (SERVER, CLIENTS)}
+        blind = [who for who in (SERVER, CLIENTS) if "clear" not in {sight_of(part, who) for part in parts}]
+        claims = {who: mu_against(who, releases, config.privacy.unit) for who in blind}
         self.claims = {who: mu for who, mu in claims.items() if mu}
         if not self.claims:
             raise ConfigError(f"{config.protect.method} noises nothing in this configuration, so nothing is audited")

@@ -31,6 +31,7 @@ class TableRow(msgspec.Struct, kw_only=True):
     bytes_up: float
     bytes_down: float
     folder: str
+    shared: bool = False  # whether its machine had other work, so that its seconds cannot be compared
 
 
 class Table(msgspec.Struct, kw_only=True):
@@ -81,6 +82,8 @@ def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> None:
         try:
             found = msgspec.json.decode((out / "table.json").read_bytes(), type=Table).title
         except msgspec.DecodeError as error:
+            if known:
+                return  # it is made anew from the cells
             raise RunError(
                 f"{out / 'table.json'} is not a comparison's table: {error}; choose another --out"
             ) from error
@@ -110,6 +113,7 @@ def row_of(cell: Cell, result: Result) -> TableRow:
         bytes_up=result.bytes_up / result.rounds,
         bytes_down=result.bytes_down / result.rounds,
         folder=cell.folder,
+        shared="shared" in result.machine,
     )
 
 
@@ -135,11 +139,15 @@ def cells_text(rows: Sequence[TableRow], splits: Sequence[str]) -> list[str]:
     first = next(present for present in found if present)
     return [
         *(_spread([row.accuracy for row in present], 2, " %") for present in found),
-        *(_spread([row.seconds for row in present], 1) for present in found),
-        *(_spread([row.efficiency for row in present], 1) for present in found),
+        *(_spread([row.seconds for row in present], 1, _mark(present)) for present in found),
+        *(_spread([row.efficiency for row in present], 1, _mark(present)) for present in found),
         f"{fmean(row.bytes_up for row in first) / 1e6:.2f}",
         f"{fmean(row.bytes_down for row in first) / 1e6:.2f}",
     ]
+
+
+def _mark(rows: Sequence[TableRow]) -> str:
+    return "†" if any(row.shared for row in rows) else ""
 
 
 def _spread(values: Sequence[float], digits: int, unit: str = "") -> str:
@@ -158,7 +166,8 @@ def headers(splits: Sequence[str]) -> list[str]:
 def explained(table: Table) -> str:
     """What the columns mean."""
     seeds = " ±: standard deviation over seeds." if len({row.seed for row in table.rows}) > 1 else ""
-    return f"Efficiency = 100 · accuracy / seconds.{seeds} MB: all clients together, a round, first split."
+    shared = " †: the machine had other work; not comparable." if any(row.shared for row in table.rows) else ""
+    return f"Efficiency = 100 · accuracy / seconds.{seeds}{shared} MB: all clients together, a round, first split."
 
 
 def markdown(table: Table) -> str:

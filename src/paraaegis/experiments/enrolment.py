@@ -64,9 +64,14 @@ class KeyFolder:
         """Make this silo the lead: approve others, and make the federation's secrets if there are none."""
         self.create()
         checked = {name: _checked(fingerprint) for name, fingerprint in fingerprints.items()}
+        if self.lead:
+            raise KeyFileError(f"{self.path} takes its secrets from the lead {self.lead}; it cannot lead as well")
+        whole = {**self.approved(), **checked}
+        if twice := [name for name in whole if list(whole.values()).count(whole[name]) > 1]:
+            raise KeyFileError(f"{' and '.join(twice)} cannot have the same fingerprint: each silo has its own")
         if self.keys.exists() and (found := load_keys(self.keys).profile) != chosen:
             raise KeyFileError(f"{self.keys} holds keys of profile {found!r}, asked for {chosen!r}")
-        self._write_approved({**self.approved(), **checked}, self._left())
+        self._write_approved(whole, self._left())
         if not self.keys.exists():
             save_keys(self.keys, fresh_keys(chosen))
         return fingerprint_of(self.public)

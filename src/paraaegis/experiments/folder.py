@@ -120,6 +120,15 @@ class RunFolder:
                 "known; bring the file back, or choose another --out"
             )
 
+    def _refuse_repeating(self) -> None:
+        """A run with secret noise that was further than its first checkpoint must go on from there."""
+        found = self.read_config()
+        if found is not None and found.privacy.noise == "secret" and len(self.read_lines()) >= found.engine.checkpoint:
+            raise RunError(
+                f"{self.checkpoint} is gone, so that the rounds in {self.lines.name} could only be played again, for "
+                "twice the budget; bring the file back, or choose another --out"
+            )
+
     def _really_spent(self) -> bool:
         return self.ledger.exists() and not all(release.simulated for release in read_ledger(self.ledger))
 
@@ -173,6 +182,7 @@ class RunFolder:
         """What `save` saved last, with the lines written after it taken back; None before the first checkpoint."""
         if not self.checkpoint.exists():
             self._refuse_forgetting()
+            self._refuse_repeating()
             self.lines.unlink(missing_ok=True)
             self.history.prune()
             return None

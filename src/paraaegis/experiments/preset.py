@@ -90,6 +90,12 @@ def read_preset(name: str) -> Preset:
 
 def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:
     """Every run of a preset, each checked before the first starts; `settings` change them all."""
+    settings = list(settings)
+    if any(setting.partition("=")[0].strip() == "seed" for setting in settings):
+        raise ConfigError(
+            "a preset has seeds of its own, so --set seed=… is refused; choose among them by --seed, or copy the "
+            "preset and change `seeds`"
+        )
     cells = []
     for row in preset.rows:
         for split in row.splits or preset.splits:
@@ -104,8 +110,13 @@ def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:
 
 
 def _distinct(cells: list[Cell]) -> list[Cell]:
-    if len({cell.folder for cell in cells}) != len(cells):
-        raise ConfigError("two cells of a comparison have the same label, split and seed")
+    known: dict[str, Cell] = {}
+    for cell in cells:
+        if (other := known.setdefault(cell.folder, cell)) is not cell:
+            raise ConfigError(
+                f"{other.label!r} and {cell.label!r} in split {cell.split!r}, seed {cell.seed}, would share the folder "
+                f"{cell.folder}; give one another label"
+            )
     return cells
 
 
@@ -117,8 +128,13 @@ def only(
     for kind, wanted, name in (("split", splits, "split"), ("row", rows, "label"), ("seed", seeds, "seed")):
         known = sorted({getattr(cell, name) for cell in cells})
         if unknown := [value for value in wanted if value not in known]:
-            raise ConfigError(f"no {kind} {unknown[0]!r} in this preset; there are {', '.join(map(str, known))}")
+            raise ConfigError(
+                f"no {kind} {unknown[0]!r} in this preset; its {kind}s are {', '.join(map(str, known))} "
+                "(for others, copy the preset and change it)"
+            )
         chosen = [cell for cell in chosen if not wanted or getattr(cell, name) in wanted]
+    if not chosen:
+        raise ConfigError("no cell of this preset has that split, row and seed at once")
     return chosen
 
 

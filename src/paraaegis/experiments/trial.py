@@ -11,7 +11,7 @@ import tomli_w
 
 from paraaegis.config import Config
 from paraaegis.crypto.keys import new_identity, save_keys
-from paraaegis.engines.flower.trial import Trial, sweep
+from paraaegis.engines.flower.trial import Trial, check_installed, sweep
 from paraaegis.errors import RunError
 from paraaegis.experiments.folder import RunFolder, write_config
 from paraaegis.experiments.node import client_names
@@ -41,6 +41,7 @@ def up(
     `out` is the run's folder, as of a run in one process; `nodes/` in it holds the silos', `flower/` logs and the like.
     """
     place = out / "flower"
+    check_installed()
     sweep(place)
     folder, nodes = prepare(config, out, fresh)
     if not _is_over(folder):
@@ -134,3 +135,4 @@ def gather(folder: RunFolder, nodes: dict[str, Path]) -> None:
     models = [node / "model.pt" for node in nodes.values() if (node / "model.pt").exists()]
     if models:
         shutil.copyfile(models[0], folder.model)
+        folder.model.chmod(0o600)

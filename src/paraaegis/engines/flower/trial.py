@@ -219,6 +219,11 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def check_installed() -> None:
+    """Refuse to begin where Flower is missing."""
+    _tool("flower-superlink")
+
+
 def _tool(name: str) -> str:
     """One of Flower's programs, beside our own interpreter."""
     path = Path(sys.executable).parent / name
