@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from paraaegis.cores import soon
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
-from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.errors import ProtocolError
 from paraaegis.privacy.ledger import METRICS, SAMPLES, VOTES
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.lwe_round import LweHalf
@@ -72,7 +72,7 @@ def _hello(silo: Silo, state: ClientState, message: RollCall) -> Hello:
     expect(message, RollCall, where)
     samples, least = silo.learner.samples, max(1, plan.min_samples)
     if samples < least:
-        raise UpdateError(f"{silo.name} has {samples} samples; this federation's noise assumes at least {least}")
+        raise ProtocolError(f"{silo.name} has {samples} samples; this federation's noise assumes at least {least}")
     if not plan.uniform:
         silo.ledger.record(silo.releases(0, 0, [SAMPLES]))
     test = secret_order(silo.vote_key, VERSION, plan.run, 0, 0, _TEST_ORDER)
