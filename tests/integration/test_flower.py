@@ -130,10 +130,10 @@ def waited(path, seconds=300):
 
 
 def play_as_locally(method, out):
-    clients = METHODS[method]
-    played = Played(configured(method, clients, f"federation.quorum={clients}"), out)
-    enrols = method == "paraaegis-static"
+    clients, enrols = METHODS[method], method == "paraaegis-static"
+    played = Played(configured(method, clients, f"federation.quorum={clients}"), out, "make_held")
     if enrols:  # the first silo alone has the secrets, and the others' approved fingerprints
+        holding = played.gate(0, 2)
         lead, *others = (KeyFolder(node) for node in played.nodes.values())
         for other in others:
             other.keys.unlink()
@@ -143,10 +143,9 @@ def play_as_locally(method, out):
     with played.trial() as trial:
         run = played.start(trial)
         if enrols:
-            waited(played.folder.lines)  # the secrets went through, and a whole round
-            for _ in range(3):
-                played.watched |= watch(trial, secrets)
-                time.sleep(3)
+            waited(holding.with_suffix(".waiting"))  # the secrets went through, and a whole round
+            played.watched = watch(trial, secrets)
+            holding.unlink()
         played.follow(trial, run)
     return played.play_locally()
 

@@ -302,13 +302,13 @@ def test_an_update_beyond_the_reach_of_ckks_is_refused_and_nothing_leaves():
 def test_a_client_with_too_few_samples_does_not_join():
     playing = hand(*FEDAVG, "federation.min_samples=10", samples=[9, 10])
     call = RollCall(where=playing.plan.where(0))
-    refused(playing, call, "client-0 has 9 samples; .* at least 10", UpdateError)
+    refused(playing, call, "client-0 has 9 samples; .* at least 10", ProtocolError)
     assert isinstance(playing.send(PEER, call), Hello)
 
 
 def test_a_client_without_samples_does_not_join():
     playing = hand(*FEDAVG, samples=[0, 10])
-    refused(playing, RollCall(where=playing.plan.where(0)), "has 0 samples", UpdateError)
+    refused(playing, RollCall(where=playing.plan.where(0)), "has 0 samples", ProtocolError)
 
 
 # An error leaves the old state usable
