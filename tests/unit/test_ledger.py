@@ -227,18 +227,24 @@ def test_a_spent_budget_stops_a_run_cleanly_and_starting_it_again_does_not_get_a
         federate(config, learners_of(UPDATES), out, fresh=True)
 
 
-def test_a_run_that_is_taken_up_with_fresh_noise_pays_for_what_it_repeats(tmp_path):
+def interrupt(config, out, number):
+    """Carry out a run until the line of a round is shown."""
+
     class TiredError(Exception):
         pass
 
-    def until_three(line):
-        if line.round == 3:
+    def stop(line):
+        if line.round == number:
             raise TiredError
 
+    with pytest.raises(TiredError):
+        federate(config, learners_of(UPDATES), out, on_line=stop)
+
+
+def test_a_run_that_is_taken_up_with_fresh_noise_pays_for_what_it_repeats(tmp_path):
     config, out = stopping(6), tmp_path / "run"
     config = msgspec.structs.replace(config, engine=msgspec.structs.replace(config.engine, checkpoint=2))
-    with pytest.raises(TiredError):
-        federate(config, learners_of(UPDATES), out, on_line=until_three)
+    interrupt(config, out, 3)
     result = federate(config, learners_of(UPDATES), out)
     sent = [one for one in read_ledger(out / "ledger.jsonl") if one.what == "update" and one.client == "client-0"]
     assert len(sent) == 6
@@ -247,31 +253,16 @@ def test_a_run_that_is_taken_up_with_fresh_noise_pays_for_what_it_repeats(tmp_pa
 
 
 def test_a_run_whose_ledger_is_gone_does_not_go_on(tmp_path):
-    class TiredError(Exception):
-        pass
-
-    def stop(line):
-        raise TiredError
-
     out = tmp_path / "run"
-    with pytest.raises(TiredError):
-        federate(stopping(6), learners_of(UPDATES), out, on_line=stop)
+    interrupt(stopping(6), out, 1)
     (out / "ledger.jsonl").unlink()
     with pytest.raises(RunError, match="is gone"):
         federate(stopping(6), learners_of(UPDATES), out)
 
 
 def test_a_run_whose_checkpoint_is_gone_does_not_spend_its_budget_twice(tmp_path):
-    class TiredError(Exception):
-        pass
-
-    def stop(line):
-        if line.round == 3:
-            raise TiredError
-
     out = tmp_path / "run"
-    with pytest.raises(TiredError):
-        federate(stopping(6), learners_of(UPDATES), out, on_line=stop)
+    interrupt(stopping(6), out, 3)
     before = (out / "rounds.jsonl").read_bytes()
     (out / "checkpoint.npz").rename(tmp_path / "elsewhere")
     with pytest.raises(RunError, match="twice the budget; bring the file back"):
@@ -283,16 +274,8 @@ def test_a_run_whose_checkpoint_is_gone_does_not_spend_its_budget_twice(tmp_path
 
 @pytest.mark.parametrize("spoil", ["cut", "emptied", "changed"])
 def test_a_run_whose_ledger_was_changed_does_not_go_on(tmp_path, spoil):
-    class TiredError(Exception):
-        pass
-
-    def stop(line):
-        if line.round == 3:
-            raise TiredError
-
     out = tmp_path / "run"
-    with pytest.raises(TiredError):
-        federate(stopping(6), learners_of(UPDATES), out, on_line=stop)
+    interrupt(stopping(6), out, 3)
     lines = (out / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     spoilt = {"cut": [*lines[:4], lines[4][:20]], "emptied": [], "changed": lines[1:] + lines[:1]}[spoil]
     (out / "ledger.jsonl").write_bytes(b"".join(spoilt))

@@ -12,7 +12,7 @@ import msgspec
 from paraaegis.errors import RunError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.preset import Cell
-from paraaegis.experiments.run import OnLine, Result, check_config, run
+from paraaegis.experiments.run import OnLine, Result, check_config, read_done, run
 from paraaegis.files import write_whole
 
 Shown = Callable[[str, int], AbstractContextManager[OnLine]]
@@ -57,13 +57,12 @@ def compare(
         check_config(cell.config)
     _check_folder(title, cells, out)
     for index, cell in enumerate(wanted):
-        if not fresh and _is_done(cell, out) and RunFolder(out / cell.folder).read_result() is not None:
+        if not fresh and _result(cell, out) is not None:
             continue  # and neither its data nor its machine is needed again
         name = f"{index + 1}/{len(wanted)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")
         with shown(name, cell.config.federation.rounds) as show:
             run(cell.config, out / cell.folder, fresh, show)
-    done = {cell: RunFolder(out / cell.folder).read_result() for cell in cells if cell in wanted or _is_done(cell, out)}
-    rows = [row_of(cell, msgspec.convert(result, Result)) for cell, result in done.items() if result is not None]
+    rows = [row_of(cell, result) for cell in cells if (result := _result(cell, out)) is not None]
     table = Table(title=title, paper=paper, rows=rows)
     write_whole(out / "table.json", lambda file: file.write(msgspec.json.format(msgspec.json.encode(table), indent=2)))
     write_whole(out / "table.md", lambda file: file.write(markdown(table).encode()))
@@ -91,12 +90,11 @@ def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> None:
             raise RunError(f"{out} holds the comparison {found!r}, not {title!r}; choose another --out")
 
 
-def _is_done(cell: Cell, out: Path) -> bool:
-    """Whether this very configuration was run here before."""
-    found = RunFolder(out / cell.folder).read_config()
-    if found is None:
-        return False
-    return cell.config.filled(found).digest() == found.digest()
+def _result(cell: Cell, out: Path) -> Result | None:
+    """What this very configuration came to here; None where it is not done."""
+    folder = RunFolder(out / cell.folder)
+    found = folder.read_config()
+    return read_done(folder) if found and cell.config.filled(found).digest() == found.digest() else None
 
 
 def row_of(cell: Cell, result: Result) -> TableRow:
@@ -113,7 +111,7 @@ def row_of(cell: Cell, result: Result) -> TableRow:
         bytes_up=result.bytes_up / result.rounds,
         bytes_down=result.bytes_down / result.rounds,
         folder=cell.folder,
-        shared="shared" in result.machine,
+        shared=result.shared,
     )
 
 

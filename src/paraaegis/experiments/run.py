@@ -42,6 +42,11 @@ class Result(msgspec.Struct, kw_only=True):
     stopped: str = ""  # why the run ended before its last round
     machine: dict[str, str] = {}
 
+    @property
+    def shared(self) -> bool:
+        """Whether its machine had other work too, so that its seconds cannot be compared: whoever ran it wrote so."""
+        return "shared" in self.machine
+
 
 def run(config: Config, out: Path, fresh: bool = False, on_line: OnLine = lambda _: None) -> Result:
     """Run a configuration on its data set, or go on with it, in the folder `out`."""

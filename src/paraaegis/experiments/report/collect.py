@@ -50,8 +50,8 @@ class Run:
 
     @property
     def shared(self) -> bool:
-        """Whether its machine had other work too, so that its seconds cannot be compared: whoever ran it wrote so."""
-        return "shared" in self.result.machine
+        """As its result says."""
+        return self.result.shared
 
     @property
     def split(self) -> str:
