@@ -105,7 +105,7 @@ def _withheld(config: Config, pool: Pool | None) -> ServerHalf:
 
 
 def _shares(config: Config, _pool: Pool | None) -> ServerHalf:
-    return ServerHalf(votes=False, open=lambda length, _k: GridSum(length), shares=config.protect.lwe)
+    return ServerHalf(votes=False, open=lambda length, _k: GridSum(length, "lwe"), shares=config.protect.lwe)
 
 
 METHODS: dict[str, Method] = {

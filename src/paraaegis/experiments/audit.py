@@ -26,7 +26,8 @@ from paraaegis.privacy.audit import mu_bound
 from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon, remark_sensitivity
 from paraaegis.privacy.guarantee import CLIENTS, NOISED, SERVER, mu_against, sensitivity, sight_of
 from paraaegis.privacy.ledger import Exposure, releases_of
-from paraaegis.protocol.lwe_round import LweHalf, MaskedSum, Unmasked, public_seed
+from paraaegis.protocol.combine import GridSum
+from paraaegis.protocol.lwe_round import LweHalf, public_seed
 from paraaegis.protocol.messages import Survivors, Where
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.protect import Protected, Sight, Turn
@@ -233,7 +234,7 @@ class Game:
 
     def _unmasked(self, half: LweHalf, sight: Sight, uploads: list[Protected]) -> Payload:
         """What the server of lwe-secagg does: add, collect the sums of shares, take the mask off."""
-        total, names, quorum = MaskedSum(LENGTH), tuple(str(i) for i in range(len(uploads))), len(uploads)
+        total, names, quorum = GridSum(LENGTH, "lwe"), tuple(str(i) for i in range(len(uploads))), len(uploads)
         rows = {}
         for index, (private, _) in enumerate(self._pairs):
             total.add(uploads[index].payload)
@@ -243,9 +244,10 @@ class Game:
             rows[index] = np.frombuffer(row.view, "<u4").astype(np.int64)
         form, seed = lwe.FORMS[half.form], public_seed(half.run, sight.number, sight.attempt)
         secret = rebuild(rows, form.size, thresholds(quorum, quorum))
-        values = lwe.unmask(total.values, form, seed, secret, quorum)
+        total.values = lwe.unmask(total.values, form, seed, secret, quorum)
         colluders = range(1, 1 + half.colluders)
-        return Unmasked(values - sum(self._told(half, sight, index) for index in colluders)).close()
+        total.values -= sum(self._told(half, sight, index) for index in colluders)
+        return total.close()
 
     def _told(self, half: LweHalf, sight: Sight, index: int) -> NDArray[np.int64]:
         """The error of a colluder, who tells it to the observer."""

@@ -46,10 +46,10 @@ class ServerHalf:
 
 
 class GridSum:
-    """A sum of grid steps."""
+    """A sum of whole numbers that travel as grid steps do; `kind` tells what they are."""
 
-    def __init__(self, length: int) -> None:
-        self._sum = np.zeros(length, dtype=np.int64)
+    def __init__(self, length: int, kind: str = "grid") -> None:
+        self.values, self._kind = np.zeros(length, dtype=np.int64), kind
 
     def add(self, upload: Payload) -> None:
         """See Sum."""
@@ -60,18 +60,18 @@ class GridSum:
         self._merge(upload, np.subtract)
 
     def _merge(self, upload: Payload, operation: np.ufunc) -> None:
-        expect_kind(upload, "grid")
-        expect_length(upload, self._sum.size)
+        expect_kind(upload, self._kind)
+        expect_length(upload, self.values.size)
 
         def merge(_: int, chunk: tuple[slice, NDArray[np.signedinteger]]) -> None:
             where, steps = chunk
-            operation(self._sum[where], steps, out=self._sum[where])
+            operation(self.values[where], steps, out=self.values[where])
 
         each(merge, iterate_grid(upload.chunks, upload.length))
 
     def close(self) -> Payload:
         """See Sum."""
-        return Payload("grid", self._sum.size, pack_grid(self._sum))
+        return Payload(self._kind, self.values.size, pack_grid(self.values))
 
 
 class CkksSum:

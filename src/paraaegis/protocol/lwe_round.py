@@ -16,16 +16,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.cores import each
 from paraaegis.crypto import lwe
 from paraaegis.crypto.sealing import seal, unseal
 from paraaegis.crypto.shamir import Q, rebuild, share, thresholds
 from paraaegis.crypto.streams import system
 from paraaegis.errors import CryptoError, ProtocolError
-from paraaegis.grid import STEP, from_grid, iterate_grid, pack_grid, unpack_grid
+from paraaegis.grid import STEP, from_grid, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.ledger import Exposure
-from paraaegis.protocol.combine import expect_kind, expect_length
+from paraaegis.protocol.combine import GridSum, expect_kind
 from paraaegis.protocol.desk import Desk, Steps, same
 from paraaegis.protocol.messages import Message, ShareSum, Survivors, Upload, Where, expect
 from paraaegis.protocol.news import begins, called, rescue
@@ -115,40 +114,11 @@ class LweHalf:
         return msgspec.msgpack.encode([self.run, place.number, place.attempt, sender, receiver])
 
 
-class MaskedSum:
-    """A running sum of masked values, below 2^31 each; the server's, without any secret."""
-
-    def __init__(self, length: int) -> None:
-        self.values = np.zeros(length, dtype=np.int64)
-
-    def add(self, upload: Payload) -> None:
-        """Add one client's masked values, all or none."""
-        expect_kind(upload, "lwe")
-        expect_length(upload, self.values.size)
-
-        def merge(_: int, chunk: tuple[slice, NDArray[np.signedinteger]]) -> None:
-            where, steps = chunk
-            self.values[where] += steps
-
-        each(merge, iterate_grid(upload.chunks, upload.length))
-
-
-@dataclass(frozen=True)
-class Unmasked:
-    """A sum whose mask is gone, ready to be closed."""
-
-    values: NDArray[np.int64]
-
-    def close(self) -> Payload:
-        """The noised sum, in integer units."""
-        return Payload("lwe", self.values.size, pack_grid(self.values))
-
-
 def serve_lwe_round(desk: Desk, number: int) -> Steps:
     """One round as the server sees it."""
     plan, where, line = desk.plan, desk.plan.where(number, desk.state.attempt), desk.open_line(number)
     members = plan.members(number)
-    total, form = MaskedSum(plan.length), lwe.FORMS[desk.half.shares]
+    total, form = GridSum(plan.length, "lwe"), lwe.FORMS[desk.half.shares]
     packing = thresholds(len(members), plan.quorum)
     sealed: dict[str, dict[str, Blob]] = {}
     rows: dict[int, NDArray[np.int64]] = {}
@@ -193,12 +163,12 @@ def serve_lwe_round(desk: Desk, number: int) -> Steps:
     try:
         secret = rebuild(rows, form.size, packing)
         seed = public_seed(plan.run, number, where.attempt)
-        values = lwe.unmask(total.values, form, seed, secret, len(survivors))
+        total.values = lwe.unmask(total.values, form, seed, secret, len(survivors))
     except CryptoError as error:  # a wrong share spoils the round, not the run
         line.dropped["(shares)"] = str(error)
         desk.combine(line, None, [], None)
         return
-    desk.combine(line, Unmasked(values), survivors, None)
+    desk.combine(line, total, survivors, None)
 
 
 def public_seed(run: str, number: int, attempt: int) -> bytes:
