@@ -13,6 +13,7 @@ Vector: TypeAlias = NDArray[np.float32]  # a model or an update, in parameter or
 Grid: TypeAlias = NDArray[np.signedinteger]  # values in whole grid steps, int32 or int64, see grid.py
 Mask: TypeAlias = NDArray[np.bool_]  # True where the vote put a value inside
 Order: TypeAlias = NDArray[np.int64]  # order[position] = parameter index
+Places: TypeAlias = NDArray[np.int64]  # places[parameter index] = position
 Arrays: TypeAlias = dict[str, NDArray[Any]]  # named arrays, as a state is stored
 Metrics: TypeAlias = dict[str, float]
 Buffer: TypeAlias = bytes | bytearray | memoryview

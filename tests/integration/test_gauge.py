@@ -59,4 +59,6 @@ def test_more_values_and_more_ciphertexts_are_predicted_to_take_longer(machine):
         return estimate(machine, Setting(**fields)).seconds
 
     assert seconds(length=10**7) > seconds()
-    assert seconds(ratio=0.5) > seconds()
+    voting = ("paraaegis-static", "paraaegis-feedback")  # together: one short measurement may be lost in noise
+    few, many = (sum(seconds(method=method, ratio=ratio) for method in voting) for ratio in (0.01, 0.5))
+    assert many > few

@@ -7,7 +7,7 @@ from hypothesis.extra.numpy import arrays
 
 from paraaegis.crypto.shuffle import secret_order
 from paraaegis.protocol.messages import VERSION
-from paraaegis.protocol.partition import Partition
+from paraaegis.protocol.partition import Partition, places_of
 from paraaegis.protocol.voting import Tally, cast, pack_positions, select, unpack_positions
 from toy import KEYS, play
 
@@ -70,7 +70,7 @@ def test_unpacking_what_was_packed_is_the_identity(chosen):
 def test_the_elected_set_is_the_same_for_any_order_of_ballots(votes, seed):
     updates, k = votes
     order = order_of(updates.shape[1])
-    ballots = [cast(select("max", update, k, np.random.default_rng(0)), order) for update in updates]
+    ballots = [cast(select("max", update, k, np.random.default_rng(0)), places_of(order)) for update in updates]
     elected = []
     for which in (range(len(ballots)), np.random.default_rng(seed).permutation(len(ballots))):
         tally = Tally(k, order.size)

@@ -18,7 +18,7 @@ def test_he_reports_every_setting_with_its_costs_and_an_error_that_its_profile_a
 
 def test_vote_reports_phases_and_the_size_of_a_ballot():
     bench = bench_vote(100_000, 0.1, repeats=1)
-    assert set(bench.client) == {"order", "select", "ballot", "noise"}
+    assert set(bench.client) == {"order", "places", "select", "ballot", "noise"}
     assert set(bench.server) == {"tally", "elect"}
     assert bench.bytes_ballot == 12_500
 

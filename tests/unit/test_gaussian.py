@@ -10,7 +10,7 @@ from paraaegis.cores import each
 from paraaegis.errors import ConfigError
 from paraaegis.grid import CHUNK, slices
 from paraaegis.privacy.budget import noise
-from paraaegis.privacy.gaussian import Gaussian, norm
+from paraaegis.privacy.gaussian import Gaussian, Noise, norm
 from toy import configure, play
 
 COUNT = 200_000
@@ -22,7 +22,7 @@ def rng(seed=0):
 
 def perturbed(gaussian, values, number, generator):
     """All chunks in one."""
-    return np.concatenate(each(gaussian.perturb(values, number, generator), slices(values.size)))
+    return np.concatenate(each(gaussian.perturb(values, number, Noise(generator)), slices(values.size)))
 
 
 def assert_variance(values, sigma):
@@ -136,7 +136,7 @@ def test_seeded_noise_can_be_replayed_and_secret_noise_cannot():
 def test_chunks_share_no_noise_and_do_not_depend_on_who_asks_first():
     values = np.zeros(3 * CHUNK, dtype=np.float32)
     places = list(slices(values.size))
-    there, back = (Gaussian(1.0, (1.0,)).perturb(values, 1, rng()) for _ in range(2))
+    there, back = (Gaussian(1.0, (1.0,)).perturb(values, 1, Noise(rng())) for _ in range(2))
     forwards = [there(index, places[index]) for index in (0, 1, 2)]
     backwards = [back(index, places[index]) for index in (2, 1, 0)][::-1]
     np.testing.assert_array_equal(forwards, backwards)
@@ -147,3 +147,29 @@ def test_one_generator_never_gives_the_same_noise_twice():
     values, generator = np.zeros(1000, dtype=np.float32), rng()
     first, second = (perturbed(Gaussian(1.0, (1.0,)), values, 1, generator) for _ in range(2))
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.2
+
+
+def test_noise_drawn_ahead_is_the_noise_drawn_when_it_is_wanted():
+    places = list(enumerate(slices(3 * CHUNK - 5)))
+    ahead, later = Noise(rng()), Noise(rng())
+    ahead.draw(3 * CHUNK - 5)
+    np.testing.assert_array_equal(ahead(*places[2]), later(*places[2]))
+    ahead.draw(3 * CHUNK - 5)  # too late: it is wanted already
+    np.testing.assert_array_equal(ahead(*places[0]), later(*places[0]))
+    assert not np.array_equal(later(*places[0])[:1000], later(*places[1])[:1000])
+
+
+@pytest.mark.parametrize("method", ["paraaegis-static", "dp-fedavg", "serial"])
+def test_a_run_is_the_same_whether_its_noise_was_drawn_ahead(monkeypatch, method):
+    drawn, draw = [], Noise.draw
+    monkeypatch.setattr(Noise, "draw", lambda self, length: (drawn.append(length), draw(self, length)))
+    settings = (f"protect.method={method}", "privacy.epsilon=1.0", "privacy.clip=1.0")
+
+    def model(cores):
+        monkeypatch.setattr("os.cpu_count", lambda: cores)
+        return play(np.ones((3, 500)), *settings, rounds=2).model.tolist()
+
+    alone = model(2)
+    assert not drawn
+    assert model(3) == alone
+    assert drawn == [500] * 6

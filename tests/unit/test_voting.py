@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.protocol.partition import places_of
 from paraaegis.protocol.voting import STRATEGIES, Tally, cast, pack_positions, select, unpack_positions
 from paraaegis.types import Blob
 
@@ -67,7 +68,7 @@ def test_no_values_take_no_votes():
 
 def test_a_ballot_is_in_the_secret_order():
     order = np.array([3, 1, 0, 2])
-    ballot = cast(mask_of(4, 0), order)
+    ballot = cast(mask_of(4, 0), places_of(order))
     assert np.flatnonzero(unpack_positions(ballot, 1, 4)).tolist() == [2]
 
 

@@ -46,6 +46,7 @@ class Pool:
     def __init__(self, workers: int = 0) -> None:
         self.workers = workers or os.cpu_count() or 1
         self._lock = threading.Lock()
+        self._submitting = threading.Lock()
         self._started: list[_Worker] = []
         self._ids = itertools.count()
 
@@ -67,12 +68,16 @@ class Pool:
         return workers[index % len(workers)].submit(operation, arguments, data)
 
     def map(self, tasks: Iterable[tuple[str, Sequence[Any], Buffer]]) -> Iterator[memoryview]:
-        """The results of one task a chunk, in order. Only a few are on their way at a time, whatever their number."""
+        """The results of one task a chunk, in order. Only a few are on their way at a time, whatever their number.
+
+        Who comes later queues behind: the first client's upload can be summed while the others are encrypted.
+        """
         waiting: deque[Future[memoryview]] = deque()
-        for index, (operation, arguments, data) in enumerate(tasks):
-            if len(waiting) >= AHEAD * self.workers:
-                yield waiting.popleft().result()
-            waiting.append(self.submit(index, operation, arguments, data))
+        with self._submitting:
+            for index, (operation, arguments, data) in enumerate(tasks):
+                if len(waiting) >= AHEAD * self.workers:
+                    yield waiting.popleft().result()
+                waiting.append(self.submit(index, operation, arguments, data))
         while waiting:
             yield waiting.popleft().result()
 

@@ -15,10 +15,11 @@ from paraaegis.crypto.shuffle import secret_order
 from paraaegis.crypto.streams import system
 from paraaegis.experiments.wire import make_keys, resolve, wire
 from paraaegis.grid import slices
-from paraaegis.privacy.gaussian import Gaussian
+from paraaegis.privacy.gaussian import Gaussian, Noise
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.combine import Sum
 from paraaegis.protocol.messages import Aggregate
+from paraaegis.protocol.partition import places_of
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import Tally, cast, select, unpack_positions
@@ -67,13 +68,15 @@ def bench_vote(length: int, ratio: float, repeats: int = 3) -> VoteBench:
     k, rng = round(ratio * length), np.random.default_rng(1)
     order = secret_order(bytes(32), 1, "bench", 1, 0, length)
     chosen = select("max", update, k, rng)
-    ballot = cast(chosen, order)
+    places = places_of(order)
+    ballot = cast(chosen, places)
     gaussian = Gaussian(1.0, (0.07,))
     client = {
         "order": _best(lambda: secret_order(bytes(32), 1, "bench", 1, 0, length), repeats),
+        "places": _best(lambda: places_of(order), repeats),
         "select": _best(lambda: select("max", update, k, rng), repeats),
-        "ballot": _best(lambda: cast(chosen, order), repeats),
-        "noise": _best(lambda: each(gaussian.perturb(update[k:], 1, system()), slices(length - k)), repeats),
+        "ballot": _best(lambda: cast(chosen, places), repeats),
+        "noise": _best(lambda: each(gaussian.perturb(update[k:], 1, Noise(system())), slices(length - k)), repeats),
     }
 
     def tally() -> Tally:
@@ -130,7 +133,7 @@ def bench_round(
         overhead={},
         client_seconds={},
         combine_seconds={},
-        order_seconds=_best(lambda: secret_order(bytes(32), 1, "bench", 1, 0, length), repeats),
+        order_seconds=_best(lambda: places_of(secret_order(bytes(32), 1, "bench", 1, 0, length)), repeats),
     )
     with SecretPool() as secrets, Pool() as pool:
         for ratio in RATIOS:
@@ -161,7 +164,7 @@ def _one_round(silo: Silo, open_sum: Callable[[], Sum], update: Vector) -> dict[
     total = CLIENTS * Still.samples
     state = ClientState(weights=silo.learner.initial(), total=total, heaviest=Still.samples, number=1)
     silo.once.clear()
-    silo.order(1, 0)
+    silo.places(1, 0)
 
     def timed(phase: str, start: float) -> float:
         now = time.perf_counter()

@@ -158,7 +158,7 @@ def wire(
     alone = {
         name: make_silo(config, plan, name, learner, keys, half, ledger, holdout) for name, learner in learners.items()
     }
-    silos = {name: replace(silo, once=once, deltas=deltas) for name, silo in alone.items()}
+    silos = {name: replace(silo, once=once, deltas=deltas, resident=True) for name, silo in alone.items()}
     return Wired(plan, method.server(config, server_pool), silos)
 
 

@@ -15,6 +15,33 @@ from paraaegis.grid import Chunks, slices
 from paraaegis.types import Vector
 
 
+class Noise:
+    """Standard normal noise for one vector. A chunk's has a stream of its own, the same whoever draws it, and when."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self._streams = branches(rng)
+        self._drawn: dict[int, NDArray[np.float64]] = {}
+        self._wanted = False
+
+    def draw(self, length: int) -> None:
+        """Draw it ahead, until the first of it is wanted."""
+        for index, where in enumerate(slices(length)):
+            if self._wanted:
+                return
+            self._drawn[index] = self._fresh(index, where)
+
+    def __call__(self, index: int, where: slice) -> NDArray[np.float64]:
+        """The noise of a chunk, given out once."""
+        self._wanted = True
+        drawn = self._drawn.pop(index, None)
+        return self._fresh(index, where) if drawn is None else drawn
+
+    def _fresh(self, index: int, where: slice) -> NDArray[np.float64]:
+        drawn: NDArray[np.float64] = self._streams(index).standard_normal(where.stop - where.start)
+        return drawn
+
+
 @dataclass(frozen=True)
 class Gaussian:
     """Clipping to `clip` and noise of standard deviation `sigmas[t-1]` in round t; both may be switched off."""
@@ -28,19 +55,16 @@ class Gaussian:
         if any(not (0 <= sigma < math.inf) for sigma in self.sigmas):
             raise ConfigError(f"noise needs a finite standard deviation of at least 0, got {self.sigmas}")
 
-    def perturb(self, values: Vector, number: int, rng: np.random.Generator, share: float = 1.0) -> Chunks:
-        """Clipped values with `share` of the noise, chunk by chunk.
-
-        A chunk's noise has a stream of its own, whoever asks for it first.
-        """
-        shrink, sigma, streams = self.shrink(values), share * self.sigmas[number - 1], branches(rng)
+    def perturb(self, values: Vector, number: int, noise: Noise, share: float = 1.0) -> Chunks:
+        """Clipped values with `share` of the noise, chunk by chunk."""
+        shrink, sigma = self.shrink(values), share * self.sigmas[number - 1]
 
         def noised(index: int, where: slice) -> NDArray[np.float64]:
             chunk = np.multiply(values[where], shrink, dtype=np.float64)
             if sigma > 0:
-                noise = streams(index).standard_normal(chunk.size)
-                noise *= sigma
-                chunk += noise
+                drawn = noise(index, where)
+                drawn *= sigma
+                chunk += drawn
             return chunk
 
         return noised

@@ -103,9 +103,12 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
         return state, Reported(where=where, report=report, declined=declined)
     model, weighed = state.weights, (state.total, state.heaviest)
     mark = soon(lambda: silo.fingerprint(number, attempt, model, weighed))  # which needs the secret order
+    if silo.half.votes:
+        soon(lambda: silo.places(number, attempt))
+    noise = silo.noise_ahead(number, attempt)
     with watch("train"):
         update = algorithm.train(silo, state, number)
-    state = replace(state, number=number, attempt=attempt, update=update, mark=mark.result())
+    state = replace(state, number=number, attempt=attempt, update=update, mark=mark.result(), noise=noise)
     if not silo.half.votes:
         return _send(silo, state, None, report, watch, message.publics)
     silo.ledger.record(silo.releases(number, attempt, [VOTES]))
@@ -142,7 +145,7 @@ def _send(
     mark = state.mark if elected is None else silo.seal_vote(state.mark, elected)
     # Where nothing is kept, nothing can return: the update need not be stored.
     update = None if protected.kept is None else update
-    state = replace(state, phase="sent", update=update, kept=protected.kept, elected=elected)
+    state = replace(state, phase="sent", update=update, kept=protected.kept, elected=elected, noise=None)
     where = silo.plan.where(number, attempt)
     upload = Upload(
         where=where, payload=protected.payload, fingerprint=mark, report=report, shares=dict(protected.shares)

@@ -59,6 +59,10 @@ class LweHalf:
             ),
         )
 
+    def draws(self, number: int) -> bool:  # noqa: ARG002
+        """See ClientHalf: its noise is the masks' error."""
+        return False
+
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """Clip, weigh, scale, round; mask with a fresh secret and add the error; seal the secret's shares."""
         if not 0 < turn.weight <= turn.heaviest or turn.name not in turn.publics:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from paraaegis.cores import each
 from paraaegis.errors import UpdateError
 from paraaegis.grid import slices
-from paraaegis.types import Mask, Order
+from paraaegis.types import Mask, Order, Places
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -64,7 +64,9 @@ class Partition:
 
     def travelling(self, values: NDArray[Number]) -> NDArray[Number]:
         """The values outside, in the secret order."""
-        return permuted(values, self.travel)
+        out = np.empty(self.travel.size, dtype=values.dtype)
+        each(lambda _, where: np.take(values, self.travel[where], out=out[where], mode="clip"), slices(out.size))
+        return out
 
     def merge(self, inside: NDArray[Number], travelled: NDArray[Number]) -> NDArray[Number]:
         """The vector of which these are the inside, and the outside in the secret order."""
@@ -83,8 +85,12 @@ class Partition:
         return vector
 
 
-def permuted(values: NDArray[Number], order: Order) -> NDArray[Number]:
-    """values[order], on all cores."""
-    out = np.empty(order.size, dtype=values.dtype)
-    each(lambda _, where: np.take(values, order[where], out=out[where], mode="clip"), slices(order.size))
-    return out
+def places_of(order: Order) -> Places:
+    """The position of each parameter in an order."""
+    places = np.empty_like(order)
+
+    def place(_: int, where: slice) -> None:
+        places[order[where]] = np.arange(where.start, where.stop)
+
+    each(place, slices(order.size))
+    return places

@@ -17,7 +17,7 @@ from paraaegis.cores import soon
 from paraaegis.crypto.ckks import Secret
 from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.grid import STEP, from_grid, grid_of, pack_grid, unpack_grid
-from paraaegis.privacy.gaussian import Gaussian
+from paraaegis.privacy.gaussian import Gaussian, Noise
 from paraaegis.privacy.ledger import Exposure, Seen
 from paraaegis.protocol.combine import expect_kind, expect_length
 from paraaegis.protocol.partition import Partition
@@ -39,12 +39,20 @@ class Sight:
 
 @dataclass(frozen=True)
 class Turn(Sight):
-    """What an upload is made with, beside that: this client's n_i/W, its noise and, for shares, its peers' keys."""
+    """What an upload is made with, beside that: this client's n_i/W, its noise and, for shares, its peers' keys.
+
+    `ahead`: the noise for a whole vector, where `rng` has been asked for it already.
+    """
 
     weight: float
     rng: np.random.Generator
     name: str
     publics: Mapping[str, bytes]
+    ahead: Noise | None = None
+
+    def noise(self) -> Noise:
+        """The noise for a whole vector; asked for once, before anything else is drawn."""
+        return Noise(self.rng) if self.ahead is None else self.ahead
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,11 @@ class Guard:
     quorum: int = 0
     colluders: int = 0
 
-    def steps(self, values: Vector, turn: Turn) -> Grid:
+    def draws(self, number: int) -> bool:
+        """Whether it adds noise in this round."""
+        return self.gaussian is not None and self.gaussian.sigmas[number - 1] > 0
+
+    def steps(self, values: Vector, turn: Turn, source: Noise) -> Grid:
         """What this guard sends, in whole grid steps."""
         if self.gaussian is None:
             return grid_of(lambda _, where: values[where], values.size, turn.weight)
@@ -137,7 +149,7 @@ class Guard:
                 f"a share of the noise of σ = {noise:.3g} would be rounded away in steps of {self.carrier.step:.3g}; "
                 "set a larger privacy.inside_clip or protect.profile = 'precise'"
             )
-        noised = self.gaussian.perturb(values, turn.number, turn.rng, share)
+        noised = self.gaussian.perturb(values, turn.number, source, share)
         return grid_of(noised, values.size, turn.weight)
 
     def _share(self, turn: Turn) -> float:
@@ -175,6 +187,9 @@ class ClientHalf(Protocol):
     def exposures(self) -> tuple[Exposure, ...]:
         """Who sees what of each part of an update."""
 
+    def draws(self, number: int) -> bool:
+        """Whether a round needs Gaussian noise for a whole vector, which can be drawn while training."""
+
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """What of this update leaves the client."""
 
@@ -199,9 +214,13 @@ class Whole:
         """See ClientHalf."""
         return (self.guard.exposure("update"),)
 
+    def draws(self, number: int) -> bool:
+        """See ClientHalf."""
+        return self.guard.draws(number)
+
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """See ClientHalf."""
-        payload = self.guard.carrier.pack(self.guard.steps(update, turn), turn.clients)
+        payload = self.guard.carrier.pack(self.guard.steps(update, turn, turn.noise()), turn.clients)
         return Protected(payload, self.guard.kept(update))
 
     def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:  # noqa: ARG002
@@ -228,16 +247,20 @@ class Parallel:
         inside = self.inside.exposure("inside")
         return (inside,) if self.outside is None else (inside, self.outside.exposure("outside"))
 
+    def draws(self, number: int) -> bool:
+        """See ClientHalf."""
+        return self.outside is not None and self.outside.draws(number)
+
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """See ClientHalf. Lines 13 to 16 of Algorithm 1."""
-        partition = _partition(turn.partition)
+        partition, noise = _partition(turn.partition), turn.noise()
         inside, outside = partition.split(update)
-        chosen = self.inside.steps(inside, turn)
+        chosen = self.inside.steps(inside, turn, Noise(turn.rng))
         packing = soon(lambda: self.inside.carrier.pack(chosen, turn.clients))  # and meanwhile the outside
         kept: Vector | None = outside
         rest: tuple[Payload, ...] = ()
         if self.outside is not None:
-            steps = partition.travelling(self.outside.steps(outside, turn))
+            steps = partition.travelling(self.outside.steps(outside, turn, noise))
             rest = (self.outside.carrier.pack(steps, turn.clients),)
             kept = self.outside.kept(outside)
         if (cut := self.inside.kept(inside)) is not None:

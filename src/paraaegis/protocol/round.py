@@ -40,7 +40,7 @@ def train(silo: Silo, state: ClientState, number: int) -> Vector:
 def vote(silo: Silo, update: Vector, number: int, attempt: int) -> Blob:
     """Lines 7 and 8: the k largest values of the update, as positions in the secret order."""
     chosen = select(silo.plan.strategy, update, silo.plan.k(number), silo.votes(number, attempt))
-    return cast(chosen, silo.order(number, attempt))
+    return cast(chosen, silo.places(number, attempt))
 
 
 def protect(
@@ -54,7 +54,8 @@ def protect(
         heaviest=state.heaviest / state.total,
         partition=partition,
         weight=silo.plan.weight(silo.learner.samples) / state.total,
-        rng=silo.noise(state.number, state.attempt),
+        rng=silo.noise(state.number, state.attempt) if state.noise is None else state.noise.rng,
+        ahead=state.noise,
         name=silo.name,
         publics=publics,
     )

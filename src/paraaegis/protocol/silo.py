@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
+from paraaegis.cores import soon
 from paraaegis.crypto.keys import derive, tag
 from paraaegis.crypto.sealing import new_pair, seal, unseal
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
 from paraaegis.errors import ProtocolError
+from paraaegis.privacy.gaussian import Noise
 from paraaegis.privacy.ledger import Exposure, Ledger, Release, releases_of
 from paraaegis.protocol.messages import VERSION
 from paraaegis.protocol.once import Once
-from paraaegis.protocol.partition import Partition
+from paraaegis.protocol.partition import Partition, places_of
 from paraaegis.protocol.plan import Plan
 from paraaegis.protocol.protect import ClientHalf
-from paraaegis.types import Learner, Mask, Order, Vector
+from paraaegis.types import Learner, Mask, Order, Places, Vector
 
 Draw = Callable[[int, int], np.random.Generator]  # of a round and attempt
 
@@ -41,6 +44,7 @@ class Silo:
     once: Once = field(default_factory=Once)
     deltas: Once = field(default_factory=Once)  # of as many rounds as a client may have to catch up
     ledger: Ledger = field(default_factory=Ledger)
+    resident: bool = False  # whether its states stay in memory between messages
     simulated: bool = True  # whether its noise can be replayed
     holdout: bool = False  # whether it evaluates on data of its own
     identity: tuple[bytes, bytes] = field(default_factory=new_pair, repr=False)  # private and public, for shares
@@ -56,6 +60,25 @@ class Silo:
         return self.once(
             (run, "order", number, attempt),
             lambda: secret_order(self.vote_key, VERSION, run, number, attempt, length),
+        )
+
+    def noise_ahead(self, number: int, attempt: int) -> Noise | None:
+        """A round's noise, drawn from now on by cores that training on a GPU leaves idle.
+
+        Not with more clients than cores: there it would be held for all of them, at 8 bytes a value.
+        """
+        kept = self.resident or not self.half.votes
+        if not (kept and self.half.draws(number) and self.plan.sampled <= (os.cpu_count() or 1)):
+            return None
+        noise = Noise(self.noise(number, attempt))
+        soon(lambda: noise.draw(self.plan.length))
+        return noise
+
+    def places(self, number: int, attempt: int) -> Places:
+        """Where that order puts each parameter."""
+        return self.once(
+            (self.plan.run, "places", number, attempt),
+            lambda: places_of(self.order(number, attempt)),
         )
 
     def partition(self, number: int, attempt: int, elected: Mask) -> Partition:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from paraaegis.cores import each
 from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.grid import slices
-from paraaegis.protocol.partition import permuted
-from paraaegis.types import Blob, Mask, Order, Vector
+from paraaegis.types import Blob, Mask, Places, Vector
 
 Strategy = Callable[[Vector, int, np.random.Generator], Mask]
 
@@ -69,9 +68,11 @@ def _above(scores: NDArray[Any], cut: float, k: int) -> Mask:
     return mask
 
 
-def cast(mask: Mask, order: Order) -> Blob:
+def cast(mask: Mask, places: Places) -> Blob:
     """A ballot: the client's votes by position in the secret order."""
-    return pack_positions(permuted(mask, order))
+    chosen = np.zeros_like(mask)
+    chosen[places[np.flatnonzero(mask)]] = True
+    return pack_positions(chosen)
 
 
 def pack_positions(chosen: Mask) -> Blob:
