@@ -7,16 +7,18 @@ import hashlib
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
+import tomli_w
 from msgspec import Meta
 
 from paraaegis.errors import ConfigError
 
 Count = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
 
@@ -26,88 +28,88 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Federation(Section, frozen=True):
-    """Who takes part. `quorum` and `min_samples` of 0 are filled in when the run is prepared."""
+    """Who takes part."""
 
-    clients: Count = 10
-    rounds: Count = 15
-    fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0  # of the clients, sampled each round
-    quorum: Annotated[int, Meta(ge=0)] = 0  # 0: four fifths of those sampled
-    weights: Literal["samples", "uniform"] = "samples"
-    min_samples: Annotated[int, Meta(ge=0)] = 0  # the Remark's min|D_i|; 0: the smallest share of the split
-    history: Count = 10  # rounds for which aggregates are kept for clients that missed them
+    clients: Annotated[Count, "enrolled clients"] = 10
+    rounds: Annotated[Count, "rounds of training"] = 15
+    fraction: Annotated[float, Meta(gt=0, le=1), "share of the clients that is drawn each round"] = 1.0
+    quorum: Annotated[Natural, "fewest clients whose sum counts; 0: four fifths of those drawn"] = 0
+    weights: Annotated[Literal["samples", "uniform"], "what a client weighs in the mean"] = "samples"
+    min_samples: Annotated[Natural, "smallest data set, for the paper's noise; 0: the split's smallest share"] = 0
+    history: Annotated[Count, "rounds for which aggregates are kept for clients that missed them"] = 10
 
 
 class Data(Section, frozen=True):
     """Which data, and how an experiment shares it out."""
 
-    name: str = "digits"
-    split: Literal["iid", "dirichlet"] = "iid"
-    alpha: Positive = 0.5
-    folder: str = ""  # where the files lie; empty: where the data set's package puts them
+    name: Annotated[str, "see `paraaegis datasets`"] = "digits"
+    split: Annotated[Literal["iid", "dirichlet"], "how clients' shares differ"] = "iid"
+    alpha: Annotated[Positive, "of the Dirichlet split; the smaller, the less alike"] = 0.5
+    folder: Annotated[str, "where the files lie; empty: where the data set's package puts them"] = ""
 
 
 class Model(Section, frozen=True):
     """Which network."""
 
-    name: str = "cnn"
+    name: Annotated[str, "see `paraaegis models`"] = "cnn"
 
 
 class Train(Section, frozen=True):
-    """Local training: K epochs of mini-batches."""
+    """Local training."""
 
-    epochs: Count = 3
-    batch: Count = 32
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: Positive = 0.05
-    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    epochs: Annotated[Count, "K, passes over a client's data in a round"] = 3
+    batch: Annotated[Count, "samples in a step"] = 32
+    optimizer: Annotated[Literal["sgd", "adam"], "of each client, with a state that it keeps"] = "sgd"
+    lr: Annotated[Positive, "learning rate"] = 0.05
+    momentum: Annotated[float, Meta(ge=0, lt=1), "of SGD"] = 0.9
 
 
 class Protect(Section, frozen=True):
-    """Which method, and the practitioner's lever: ratio r_0 and decay λ."""
+    """Which method, and the practitioner's lever."""
 
-    method: str = "paraaegis-static"
-    ratio: Share = 0.1
-    decay: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    strategy: Literal["max", "min", "rand"] = "max"
-    profile: str = "precise"
-    carry: bool = False  # noised methods: add what clipping cut off to the next update
-    lwe: Literal["ring", "matrix"] = "ring"  # lwe-secagg: which form
+    method: Annotated[str, "see `paraaegis methods`"] = "paraaegis-static"
+    ratio: Annotated[Share, "r₀, share of the values that is encrypted"] = 0.1
+    decay: Annotated[float, Meta(gt=0, le=1), "λ, what the ratio is multiplied by each round"] = 1.0
+    strategy: Annotated[Literal["max", "min", "rand"], "which values a client votes for, by magnitude"] = "max"
+    profile: Annotated[str, "CKKS parameters: precise, or compact for models without BatchNorm"] = "precise"
+    carry: Annotated[bool, "noised methods: add what clipping cut off to the next update"] = False
+    lwe: Annotated[Literal["ring", "matrix"], "lwe-secagg: which form"] = "ring"
 
 
 class Privacy(Section, frozen=True):
-    """The budget of the noised part. epsilon = inf means no noise, clip = inf no clipping."""
+    """The budget of the noised part."""
 
-    epsilon: Positive = 1.0
-    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
-    clip: Positive = 1.0  # θ
-    calibration: Literal["paper", "tight"] = "paper"
-    unit: Literal["client", "client-replace"] = "client"  # a client's update replaced by nothing, or by another
-    noise: Literal["seeded", "secret"] = "seeded"  # seeded: a simulation that can be replayed, no guarantee
-    sigma: Annotated[float, Meta(ge=0)] = 0.0  # noise a coordinate; 0: what the budget allows for all rounds
-    participations: Annotated[int, Meta(ge=0)] = 0  # tight: rounds that a client takes part in at most; 0: any
-    inside_clip: Annotated[float, Meta(ge=0)] = 0.0  # clip the encrypted part to this and share noise for its sum
-    colluders: Count = 1  # shared noise: clients assumed to know their own share of it and tell it
-    floor: Annotated[int, Meta(ge=0)] = 0  # no client takes part in, or reads, a sum over fewer clients than this
-    vary: Annotated[float, Meta(gt=0, le=1)] = 0.9  # varying-dp: the noise's geometric ratio a round
-    vary_scale: Literal["deviation", "variance"] = "deviation"  # what that ratio multiplies
-    vary_direction: Literal["down", "up"] = "down"  # whether the noise shrinks or grows
+    epsilon: Annotated[Positive, "budget; inf: no noise"] = 1.0
+    delta: Annotated[float, Meta(gt=0, lt=1), "of (ε, δ)"] = 1e-5
+    clip: Annotated[Positive, "θ, L2 norm that an update is clipped to; inf: not clipped"] = 1.0
+    calibration: Annotated[Literal["paper", "tight"], "the paper's formula, or exact accounting"] = "paper"
+    unit: Annotated[Literal["client", "client-replace"], "a client's update is left out, or replaced"] = "client"
+    noise: Annotated[Literal["seeded", "secret"], "seeded: a simulation, without a guarantee"] = "seeded"
+    sigma: Annotated[float, Meta(ge=0), "noise a coordinate; 0: what the budget allows for all rounds"] = 0.0
+    participations: Annotated[Natural, "tight: rounds that a client takes part in at most; 0: any"] = 0
+    inside_clip: Annotated[float, Meta(ge=0), "clip the encrypted part to this and share noise for its sum"] = 0.0
+    colluders: Annotated[Count, "shared noise: clients assumed to tell their own share of it"] = 1
+    floor: Annotated[Natural, "no client takes part in, or reads, a sum over fewer clients than this"] = 0
+    vary: Annotated[float, Meta(gt=0, le=1), "varying-dp: the noise's ratio from round to round"] = 0.9
+    vary_scale: Annotated[Literal["deviation", "variance"], "varying-dp: what that ratio multiplies"] = "deviation"
+    vary_direction: Annotated[Literal["down", "up"], "varying-dp: whether noise shrinks or grows"] = "down"
 
 
 class Engine(Section, frozen=True):
     """How it runs here. Nothing in this table changes a result, but for `device`: CUDA trains in bfloat16."""
 
-    name: Literal["local", "flower"] = "local"  # clients as threads of one process, or as nodes of a Flower federation
-    workers: Annotated[int, Meta(ge=0)] = 0  # threads for clients; 0: one a core
-    processes: Annotated[int, Meta(ge=0)] = 0  # for encryption of long vectors; 0: one a core
-    checkpoint: Count = 1  # rounds between checkpoints
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    deadline: Positive = 3600.0  # seconds that clients across a network may take to answer
+    name: Annotated[Literal["local", "flower"], "clients as threads here, or as nodes of a Flower federation"] = "local"
+    workers: Annotated[Natural, "threads for clients; 0: one a core"] = 0
+    processes: Annotated[Natural, "for encryption of long vectors; 0: one a core"] = 0
+    checkpoint: Annotated[Count, "rounds between checkpoints"] = 1
+    device: Annotated[Literal["auto", "cpu", "cuda"], "where training runs; auto: CUDA where there is any"] = "auto"
+    deadline: Annotated[Positive, "seconds that clients across a network may take to answer"] = 3600.0
 
 
 class Config(Section, frozen=True):
     """All of it."""
 
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1), "of models, splits, draws and seeded noise"] = 0
     federation: Federation = Federation()
     data: Data = Data()
     model: Model = Model()
@@ -134,6 +136,44 @@ class Config(Section, frozen=True):
         relevant = msgspec.to_builtins(self)
         del relevant["engine"], relevant["data"]["folder"]
         return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()
+
+
+class Key(msgspec.Struct, frozen=True):
+    """One key of the file, as `paraaegis settings` lists it; `default` in TOML."""
+
+    name: str
+    default: str
+    allowed: str
+    meaning: str
+
+
+def all_keys() -> list[Key]:
+    """Every key, in the order of the tables."""
+    return [*_keys_of(Config, "")]
+
+
+def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
+    hints = get_type_hints(section, include_extras=True)
+    for field in msgspec.structs.fields(section):
+        if isinstance(field.default, Section):
+            yield from _keys_of(type(field.default), f"{field.name}.")
+        else:
+            kind, *notes = get_args(hints[field.name])
+            default = tomli_w.dumps({"": field.default}).partition(" = ")[2].strip()
+            yield Key(prefix + field.name, default, _allowed(kind, notes), notes[-1])
+
+
+def _allowed(kind: Any, notes: Iterable[Any]) -> str:
+    if kind is str:
+        return "text"
+    if kind is bool:
+        return "true, false"
+    if get_origin(kind) is Literal:
+        return ", ".join(get_args(kind))
+    signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+    limits = [f"{sign} {bound}" for note in notes if isinstance(note, Meta) for name, sign in signs.items()
+              if (bound := getattr(note, name)) is not None]  # fmt: skip
+    return f"{'whole number' if kind is int else 'number'} {', '.join(limits)}"
 
 
 def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
@@ -197,7 +237,7 @@ def _explain(message: str, tables: Mapping[str, Any]) -> str:
             f"unknown key {'.'.join([*path, unknown[1]])!r}{meant(unknown[1], allowed)}; allowed: {', '.join(allowed)}"
         )
     if "enum value" in what:
-        allowed = [str(choice) for choice in get_args(kind)]
+        allowed = [str(choice) for choice in get_args(get_args(kind)[0])]
         return f"{'.'.join(path)} must be one of {', '.join(allowed)}, got {value!r}{meant(str(value), allowed)}"
     return f"{'.'.join(path)}: {what[0].lower()}{what[1:].replace('`', '')}, got {value!r}"
 

@@ -1,5 +1,6 @@
 """The command line tells its version, and shows an example wherever it helps."""
 
+import json
 import sys
 
 import pytest
@@ -91,3 +92,13 @@ def test_nothing_of_the_users_is_overwritten(monkeypatch, capsys, tmp_path):
         code, _, err = told(monkeypatch, capsys, "report", str(tmp_path), option, str(tmp_path / name))
         assert code == 2
         assert f"{option} writes a {suffix} file" in err
+
+
+def test_settings_lists_every_key_with_its_default(monkeypatch, capsys):
+    code, out, _ = told(monkeypatch, capsys, "settings")
+    assert code == 0
+    assert (
+        "protect.ratio           0.1                 r₀, share of the values that is encrypted (number ≥ 0, ≤ 1)" in out
+    )
+    _, printed, _ = told(monkeypatch, capsys, "settings", "--json")
+    assert [key["name"] for key in json.loads(printed)] == [line.split()[0] for line in out.splitlines()]

@@ -1,6 +1,7 @@
 """A configuration is checked whole before any work, and says what is wrong with it."""
 
 import math
+import re
 import tomllib
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import msgspec
 import pytest
 import tomli_w
 
-from paraaegis.config import Config, load_config, make_config
+from paraaegis.config import Config, all_keys, load_config, make_config
 from paraaegis.errors import ConfigError
+from paraaegis.experiments.preset import cells_of, read_preset
 
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.toml"
 
@@ -244,3 +246,23 @@ def test_the_digest_does_not_depend_on_how_a_value_was_written():
 def test_a_round_has_at_least_one_client(clients, fraction, sampled):
     config = make_config({}, [f"federation.clients={clients}", f"federation.fraction={fraction}"])
     assert config.sampled == sampled
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def test_every_key_is_documented_as_it_is():
+    rows = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{key.name}` | `{key.default}` | {key.allowed} | {key.meaning} |" for key in all_keys()]
+    assert "| `privacy.clip` | `1.0` | number > 0 | θ, L2 norm that an update is clipped to; inf: not clipped |" in rows
+
+
+def test_the_documented_files_are_a_configuration_and_a_preset(tmp_path):
+    one, grid = re.findall(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "one.toml").write_text(one)
+    assert load_config(tmp_path / "one.toml").protect.ratio == 0.01
+    (tmp_path / "grid.toml").write_text(grid)
+    cells = cells_of(read_preset(str(tmp_path / "grid.toml")))
+    assert [(cell.label, cell.split, cell.seed) for cell in cells] == [
+        ("static-10", "iid", 0), ("static-10", "iid", 1), ("static-10", "skewed", 0), ("static-10", "skewed", 1),
+        ("feedback-1", "iid", 0)]  # fmt: skip

@@ -31,6 +31,7 @@ app.command("methods", epilog="Example: paraaegis methods --json")(lists.methods
 app.command("datasets", epilog="Example: paraaegis datasets")(lists.datasets)
 app.command("models", epilog="Example: paraaegis models")(lists.models)
 app.command("presets", epilog="Example: paraaegis presets")(lists.presets)
+app.command("settings", epilog="Example: paraaegis settings | grep privacy")(lists.settings)
 
 
 def _version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""`paraaegis methods|datasets|models|presets`: what there is, a line each."""
+"""`paraaegis methods|datasets|models|presets|settings`: what there is, a line each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import Annotated
 
+import msgspec
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
@@ -15,7 +16,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 def _show(rows: Iterable[dict[str, str]], as_json: bool) -> None:
     rows = list(rows)
     if as_json:
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
         return
     width = max(len(row["name"]) for row in rows)
     for row in rows:
@@ -54,3 +55,16 @@ def presets(as_json: Json = False) -> None:
         return {"name": name, "summary": preset.title, "cells": f"{len(cells_of(preset))} runs"}
 
     _show((row(name) for name in preset_names()), as_json)
+
+
+def settings(as_json: Json = False) -> None:
+    """List the keys of a configuration: default, what is allowed, meaning."""
+    from paraaegis.config import all_keys
+
+    keys = all_keys()
+    if as_json:
+        _show(map(msgspec.structs.asdict, keys), as_json)
+        return
+    name, default = (max(len(getattr(key, column)) for key in keys) for column in ("name", "default"))
+    for key in keys:
+        sys.stdout.write(f"{key.name:{name}}  {key.default:{default}}  {key.meaning} ({key.allowed})\n")
