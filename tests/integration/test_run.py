@@ -408,3 +408,18 @@ def test_a_run_with_secret_noise_that_goes_on_uses_no_order_twice(tmp_path):
         federate(config, learners(), tmp_path / "again", on_line=stop)
     assert RunFolder(tmp_path / "again").restore()[0].attempt == 1
     assert [line.round for line in seen] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["checkpoint.npz", "rounds.jsonl"])
+def test_where_privacy_was_spent_a_damaged_file_is_no_reason_to_start_over(tmp_path, name):
+    config = toy_config("federation.rounds=4", "privacy.noise=secret", "privacy.epsilon=1.0", "privacy.clip=1.0")
+
+    def stop(line):
+        if line.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        federate(config, toys(), tmp_path, on_line=stop)
+    (tmp_path / name).write_bytes(b"\x91" * 64 + b"\n")
+    with pytest.raises(RunError, match=rf"{name} is damaged.*; bring back a copy of it, or choose another --out"):
+        federate(config, toys(), tmp_path)

@@ -129,6 +129,13 @@ class RunFolder:
                 "twice the budget; bring the file back, or choose another --out"
             )
 
+    @property
+    def remedy(self) -> str:
+        """What to do where a file is damaged: starting over must not forget what was spent."""
+        if self._really_spent():
+            return "bring back a copy of it, or choose another --out and count what both runs spend"
+        return "--fresh starts over"
+
     def _really_spent(self) -> bool:
         return self.ledger.exists() and not all(release.simulated for release in read_ledger(self.ledger))
 
@@ -136,7 +143,7 @@ class RunFolder:
         try:
             found = load_config(self.config).filled(config)
         except ParaAegisError as error:
-            raise RunError(f"{self.config} cannot be read ({error}); --fresh starts over") from error
+            raise RunError(f"{self.config} cannot be read ({error}); {self.remedy}") from error
         differing = list(_differences(msgspec.to_builtins(found), msgspec.to_builtins(config)))
         differing = [text for text in differing if not text.startswith(("engine.", "data.folder"))]
         if differing:
@@ -158,7 +165,7 @@ class RunFolder:
         try:
             return [msgspec.convert(_with_nan(msgspec.json.decode(line)), Line) for line in whole]
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise RunError(f"{self.lines} is damaged: {error}; --fresh starts over") from error
+            raise RunError(f"{self.lines} is damaged: {error}; {self.remedy}") from error
 
     def save(self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]]) -> None:
         """Checkpoint the server, and each client with its learner's state."""
@@ -198,9 +205,12 @@ class RunFolder:
                         parts = found.setdefault(client, {"state": {"weights": weights}, "learner": {}})
                         parts[part][name] = stored[key]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise RunError(f"{self.checkpoint} is damaged: {error}; --fresh starts over") from error
+            raise RunError(f"{self.checkpoint} is damaged and cannot be read; {self.remedy}") from error
         names = msgspec.json.decode(kept, type=list[str])
-        server.history = self.history.load(names)
+        try:
+            server.history = self.history.load(names)
+        except RunError as error:
+            raise RunError(f"{error}; {self.remedy}") from error
         self.history.prune(names)  # what a round that is played again left would be of other encryptions
         self._check_ledger(int.from_bytes(spent[:8], "little"), spent[8:])
         self._take_back(server.lines)
@@ -218,7 +228,7 @@ class RunFolder:
     def _take_back(self, count: int) -> None:
         lines = self.read_lines()
         if len(lines) < count:
-            raise RunError(f"{self.lines} holds {len(lines)} rounds, its checkpoint {count}; --fresh starts over")
+            raise RunError(f"{self.lines} holds {len(lines)} rounds, its checkpoint {count}; {self.remedy}")
         write_whole(
             self.lines, lambda file: file.writelines(msgspec.json.encode(line) + b"\n" for line in lines[:count])
         )
@@ -243,7 +253,7 @@ class RunFolder:
         try:
             result: dict[str, Any] = _with_nan(msgspec.json.decode(self.result.read_bytes()))
         except msgspec.DecodeError as error:
-            raise RunError(f"{self.result} is damaged: {error}; --fresh starts over") from error
+            raise RunError(f"{self.result} is damaged: {error}; {self.remedy}") from error
         return result
 
 

@@ -59,7 +59,7 @@ class History:
                 line = file.readline()
                 return unpack_aggregate(views(file, msgspec.json.decode(line, type=list[int]), len(line)))
         except (OSError, ValueError, msgspec.DecodeError, ProtocolError) as error:
-            raise RunError(f"{path} is missing or damaged: {error}; --fresh starts over") from error
+            raise RunError(f"{path} is missing or damaged: {error}") from error
 
     def _path(self, aggregate: Aggregate) -> Path:
         return self.folder / f"{aggregate.number:06d}-{aggregate.attempt}.aggregate"

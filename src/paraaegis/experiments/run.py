@@ -125,7 +125,7 @@ def read_done(folder: RunFolder) -> Result | None:
     try:
         return msgspec.convert(content, Result)
     except msgspec.ValidationError as error:
-        raise RunError(f"{folder.result} is damaged: {error}; --fresh starts over") from error
+        raise RunError(f"{folder.result} is damaged: {error}; {folder.remedy}") from error
 
 
 def _carry_out(
@@ -145,7 +145,7 @@ def _carry_out(
     wired = wire(config, learners, load_keys(folder.keys), evaluator, pools, ledger, holdout)
     server, clients = stored if stored is not None else (ServerState(), {})
     if clients and set(clients) != set(learners):
-        raise RunError(f"the checkpoint holds {sorted(clients)}, got learners {sorted(learners)}; --fresh starts over")
+        raise RunError(f"the checkpoint holds {sorted(clients)}, got learners {sorted(learners)}; {folder.remedy}")
     for name, (_, arrays) in clients.items():
         learners[name].load(arrays)
     engine = LocalEngine(wired.silos, {name: state for name, (state, _) in clients.items()}, config.engine.workers)
