@@ -102,3 +102,8 @@ def test_settings_lists_every_key_with_its_default(monkeypatch, capsys):
     )
     _, printed, _ = told(monkeypatch, capsys, "settings", "--json")
     assert [key["name"] for key in json.loads(printed)] == [line.split()[0] for line in out.splitlines()]
+
+
+def test_help_says_what_an_argument_is(monkeypatch, capsys):
+    _, out, _ = told(monkeypatch, capsys, "audit", "--help")
+    assert "A TOML file; without it and --set, every noised method." in out

@@ -23,7 +23,7 @@ def audit(
 ) -> None:
     """Try to tell whether a client's canary was sent, and compare what that proves with the claim.
 
-    Exits with 1 if any claim is refuted.
+    All noised methods take some minutes, fewer with fewer --trials. Exits with 1 if any claim is refuted.
     """
     from paraaegis.cli.display import ticking
     from paraaegis.cli.tables import show_audits
