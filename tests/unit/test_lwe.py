@@ -30,21 +30,22 @@ def exact_product(block: Integers, secret: Integers) -> Integers:
     return np.array((low - high) % Q, dtype=np.int64)
 
 
-def upload(form: lwe.Form, values: Integers, secrets: list[Integers]) -> tuple[Integers, Integers]:
-    """Σh_i, and Σx_i + Σe_i as the clients recorded them."""
-    draws = rng(12)
-    sent = [lwe.conceal(x, form, SEED, s, 1500.0, draws) for x, s in zip(values, secrets, strict=True)]
-    total = np.stack([masked for masked, _ in sent]).sum(axis=0, dtype=np.int64)
-    return np.asarray(total), values.sum(axis=0) + np.stack([error for _, error in sent]).sum(axis=0)
+def upload(form: lwe.Form, values: Integers) -> tuple[list[Integers], Integers, Integers]:
+    """The secrets s_i, Σh_i, and Σx_i + Σe_i with the errors drawn again."""
+    secrets, errors, again = rng(11), rng(12), rng(12)
+    covers = [lwe.cover(form, SEED, secrets, 1500.0, errors, x.size) for x in values]
+    total = np.sum(
+        [lwe.conceal(x, 1.0, cover) for x, cover in zip(values, covers, strict=True)], axis=0, dtype=np.int64
+    )
+    drawn = np.sum([lwe.error(again, 1500.0, x.size) for x in values], axis=0)
+    return [cover.secret for cover in covers], np.asarray(total), values.sum(axis=0) + drawn
 
 
 @BOTH
 @pytest.mark.parametrize("length", [1, 1023, 1024, 2500])
-def test_the_sum_of_clients_is_the_plain_sum_plus_their_recorded_errors(form: lwe.Form, length: int) -> None:
-    draws = rng()
-    values = draws.integers(-(10**6), 10**6, size=(5, length))
-    secrets = [form.secret(draws) for _ in values]
-    total, expected = upload(form, values, secrets)
+def test_the_sum_of_clients_is_the_plain_sum_plus_their_errors(form: lwe.Form, length: int) -> None:
+    values = rng().integers(-(10**6), 10**6, size=(5, length))
+    secrets, total, expected = upload(form, values)
     np.testing.assert_array_equal(lwe.unmask(total, form, SEED, np.sum(secrets, axis=0), 5), expected)
     assert (expected != values.sum(axis=0)).any()
 
@@ -53,8 +54,7 @@ def test_the_sum_of_clients_is_the_plain_sum_plus_their_recorded_errors(form: lw
 def test_the_sum_comes_back_from_summed_shares_with_clients_gone_after_the_upload(form: lwe.Form) -> None:
     draws, packing = rng(1), shamir.thresholds(clients=6, quorum=4)
     values = draws.integers(-1000, 1000, size=(6, 300))
-    secrets = [form.secret(draws) for _ in values]
-    total, expected = upload(form, values, secrets)
+    secrets, total, expected = upload(form, values)
     held = np.sum([shamir.share(secret, packing, draws) for secret in secrets], axis=0)
     summed = shamir.rebuild({holder: held[holder] for holder in (0, 2, 3, 5)}, form.size, packing)
     np.testing.assert_array_equal(lwe.unmask(total, form, SEED, summed, clients=6), expected)
@@ -130,13 +130,13 @@ def test_errors_have_the_std_that_was_asked_for() -> None:
 @pytest.mark.parametrize("std", [0.0, 3.2, 999.9, float("nan"), float("inf")])
 def test_an_error_too_small_for_lwe_is_refused(std: float) -> None:
     with pytest.raises(CryptoError, match=r"at least 1000 .* 135 bits"):
-        lwe.conceal(np.zeros(4, dtype=np.int64), FORMS["ring"], SEED, FORMS["ring"].secret(rng()), std, rng())
+        lwe.cover(FORMS["ring"], SEED, rng(), std, rng(), 4)
 
 
 def test_values_beyond_half_the_modulus_are_refused() -> None:
     for value in (Q // 2 + 1, -(Q // 2) - 1):
         with pytest.raises(UpdateError, match="within"):
-            lwe.conceal(np.array([value]), FORMS["ring"], SEED, np.zeros(RING, dtype=np.int64), 1000.0, rng())
+            lwe.conceal(np.array([value]), 1.0, lwe.cover(FORMS["ring"], SEED, rng(), 1000.0, rng(), 1))
 
 
 def test_a_summed_secret_that_the_clients_cannot_have_is_refused() -> None:

@@ -12,7 +12,7 @@ matrix  a new row of 710 public numbers a value, s uniform mod q, as published. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import floor, isfinite, log2, sqrt
 from typing import TypeAlias
 
@@ -93,23 +93,41 @@ Form: TypeAlias = Ring | Matrix
 FORMS: dict[str, Form] = {"ring": Ring(), "matrix": Matrix()}
 
 
-def conceal(
-    values: Integers, form: Form, seed: bytes, secret: Integers, error_std: float, rng: np.random.Generator
-) -> tuple[NDArray[np.uint32], Integers]:
-    """Return what a client sends, h = x + A·s + e mod q, and the error e, which never leaves it.
+@dataclass(frozen=True)
+class Cover:
+    """What hides one client's values for one attempt of one round, and is made without them: A·s + e, in [0, q)."""
 
-    `secret` must be fresh. `rng` draws e; it must be cryptographic.
-    """
-    if values.size and max(int(values.max()), -int(values.min())) > Q // 2:
-        raise UpdateError(f"values must lie within ±{Q // 2} to be summed; use the scale that `plan` returns")
-    noise, mask = error(rng, error_std, values.size), form.mask(seed, secret, values.size)
-    masked = np.empty(values.size, dtype=np.uint32)
+    secret: Integers = field(repr=False)
+    values: NDArray[np.uint32] = field(repr=False)
+
+
+def cover(
+    form: Form, seed: bytes, secrets: np.random.Generator, error_std: float, errors: np.random.Generator, length: int
+) -> Cover:
+    """A cover for `length` values under a fresh secret. Both generators must be cryptographic."""
+    secret, noise = form.secret(secrets), error(errors, error_std, length)
+    mask, values = form.mask(seed, secret, length), np.empty(length, dtype=np.uint32)
 
     def add(_: int, where: slice) -> None:
-        masked[where] = (mask[where] + values[where] + noise[where]) % Q
+        values[where] = (mask[where] + noise[where]) % Q
+
+    each(add, slices(length))
+    return Cover(secret, values)
+
+
+def conceal(values: NDArray[np.floating], scale: float, cover: Cover) -> NDArray[np.int32]:
+    """What a client sends: h = x + A·s + e mod q, with x = round(scale·values). A cover is good for one vector."""
+    masked = np.empty(values.size, dtype=np.int32)
+
+    def add(_: int, where: slice) -> None:
+        scaled = np.multiply(values[where], scale, dtype=np.float64)
+        np.rint(scaled, out=scaled)
+        if not max(float(scaled.max()), -float(scaled.min())) <= Q // 2:
+            raise UpdateError(f"values must lie within ±{Q // 2} to be summed; use the scale that `plan` returns")
+        masked[where] = (scaled.astype(np.int64) + cover.values[where]) % Q
 
     each(add, slices(values.size))
-    return masked, noise
+    return masked
 
 
 def unmask(total: Integers, form: Form, seed: bytes, secret: Integers, clients: int) -> Integers:

@@ -19,21 +19,15 @@ class Noise:
     """Standard normal noise for one vector. A chunk's has a stream of its own, the same whoever draws it, and when."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        self.rng = rng
         self._streams = branches(rng)
         self._drawn: dict[int, NDArray[np.float64]] = {}
-        self._wanted = False
 
     def draw(self, length: int) -> None:
-        """Draw it ahead, until the first of it is wanted."""
-        for index, where in enumerate(slices(length)):
-            if self._wanted:
-                return
-            self._drawn[index] = self._fresh(index, where)
+        """Draw it ahead of its use."""
+        self._drawn = dict(enumerate(each(self._fresh, slices(length))))
 
     def __call__(self, index: int, where: slice) -> NDArray[np.float64]:
         """The noise of a chunk, given out once."""
-        self._wanted = True
         drawn = self._drawn.pop(index, None)
         return self._fresh(index, where) if drawn is None else drawn
 

@@ -6,8 +6,8 @@ what contradicts them. An error leaves the caller with the old state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from paraaegis.cores import soon
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
@@ -105,12 +105,14 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
     mark = soon(lambda: silo.fingerprint(number, attempt, model, weighed))  # which needs the secret order
     if silo.half.votes:
         soon(lambda: silo.places(number, attempt))
-    noise = silo.noise_ahead(number, attempt)
+    turn = algorithm.prepare(silo, state, number, attempt, message.publics)
+    if silo.prepares:
+        turn = replace(turn, ahead=soon(partial(silo.half.ahead, turn, silo.plan.length)))
     with watch("train"):
         update = algorithm.train(silo, state, number)
-    state = replace(state, number=number, attempt=attempt, update=update, mark=mark.result(), noise=noise)
+    state = replace(state, number=number, attempt=attempt, update=update, mark=mark.result(), turn=turn)
     if not silo.half.votes:
-        return _send(silo, state, None, report, watch, message.publics)
+        return _send(silo, state, None, report, watch)
     silo.ledger.record(silo.releases(number, attempt, [VOTES]))
     with watch("vote"):
         votes = algorithm.vote(silo, update, number, attempt)
@@ -128,12 +130,7 @@ def _elected(silo: Silo, state: ClientState, message: Elected) -> tuple[ClientSt
 
 
 def _send(
-    silo: Silo,
-    state: ClientState,
-    elected: Mask | None,
-    report: Report,
-    watch: Stopwatch,
-    publics: Mapping[str, bytes] | None = None,
+    silo: Silo, state: ClientState, elected: Mask | None, report: Report, watch: Stopwatch
 ) -> tuple[ClientState, Upload]:
     number, attempt, update = state.number, state.attempt, state.update
     if update is None:
@@ -141,11 +138,12 @@ def _send(
     silo.ledger.record(silo.releases(number, attempt))
     with watch("protect"):
         partition = None if elected is None else silo.partition(number, attempt, elected)
-        protected = algorithm.protect(silo, state, update, partition, publics or {})
+        turn = state.turn or algorithm.prepare(silo, state, number, attempt, {})
+        protected = algorithm.protect(silo, turn, update, partition)
     mark = state.mark if elected is None else silo.seal_vote(state.mark, elected)
     # Where nothing is kept, nothing can return: the update need not be stored.
     update = None if protected.kept is None else update
-    state = replace(state, phase="sent", update=update, kept=protected.kept, elected=elected, noise=None)
+    state = replace(state, phase="sent", update=update, kept=protected.kept, elected=elected, turn=None)
     where = silo.plan.where(number, attempt)
     upload = Upload(
         where=where, payload=protected.payload, fingerprint=mark, report=report, shares=dict(protected.shares)

@@ -59,30 +59,29 @@ class LweHalf:
             ),
         )
 
-    def draws(self, number: int) -> bool:  # noqa: ARG002
-        """See ClientHalf: its noise is the masks' error."""
-        return False
+    def ahead(self, turn: Turn, length: int) -> lwe.Cover:
+        """See ClientHalf: a fresh secret's mask, with the error."""
+        seed = public_seed(self.run, turn.number, turn.attempt)
+        return lwe.cover(lwe.FORMS[self.form], seed, system(), self.numbers(turn, length).error_std, turn.rng, length)
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
-        """Clip, weigh, scale, round; mask with a fresh secret and add the error; seal the secret's shares."""
+        """Clip, weigh, scale, round; cover; seal the shares of the cover's secret."""
         if not 0 < turn.weight <= turn.heaviest or turn.name not in turn.publics:
             raise ProtocolError(
                 f"{turn.name} with weight {turn.weight:.4g} is not among the members {sorted(turn.publics)} "
                 f"of weight up to {turn.heaviest:.4g}"
             )
-        form, numbers = lwe.FORMS[self.form], self.numbers(turn, update.size)
-        clipped = np.multiply(update, self.gaussian.shrink(update) * turn.weight * numbers.scale, dtype=np.float64)
-        secret = form.secret(system())
-        seed = public_seed(self.run, turn.number, turn.attempt)
-        masked, _ = lwe.conceal(np.rint(clipped).astype(np.int64), form, seed, secret, numbers.error_std, turn.rng)
-        rows = share(secret, thresholds(len(turn.publics), self.quorum), system())
+        cover = turn.ready() or self.ahead(turn, update.size)
+        scale = self.gaussian.shrink(update) * turn.weight * self.numbers(turn, update.size).scale
+        masked = lwe.conceal(update, scale, cover)
+        rows = share(cover.secret, thresholds(len(turn.publics), self.quorum), system())
         shares = {
             name: Blob(
                 seal(public, row.astype("<u4").tobytes(), self._context(turn, turn.name, name), group=self.group)
             )
             for (name, public), row in zip(turn.publics.items(), rows, strict=True)
         }
-        return Protected(Payload("lwe", update.size, pack_grid(masked.astype(np.int64))), shares=shares)
+        return Protected(Payload("lwe", update.size, pack_grid(masked)), shares=shares)
 
     def answer(self, message: Survivors, name: str, private: bytes, members: Collection[str]) -> Blob:
         """The sum of the survivors' shares; for one set a round, of at least quorum size, with this client in it."""

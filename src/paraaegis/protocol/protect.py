@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -41,18 +42,18 @@ class Sight:
 class Turn(Sight):
     """What an upload is made with, beside that: this client's n_i/W, its noise and, for shares, its peers' keys.
 
-    `ahead`: the noise for a whole vector, where `rng` has been asked for it already.
+    `ahead`: what its half makes while the client trains. Nothing else may draw from `rng` before it is there.
     """
 
     weight: float
     rng: np.random.Generator
     name: str
     publics: Mapping[str, bytes]
-    ahead: Noise | None = None
+    ahead: Future[Any] | None = None
 
-    def noise(self) -> Noise:
-        """The noise for a whole vector; asked for once, before anything else is drawn."""
-        return Noise(self.rng) if self.ahead is None else self.ahead
+    def ready(self) -> Any:
+        """What was made ahead, if anything was."""
+        return None if self.ahead is None else self.ahead.result()
 
 
 @dataclass(frozen=True)
@@ -134,22 +135,26 @@ class Guard:
     quorum: int = 0
     colluders: int = 0
 
-    def draws(self, number: int) -> bool:
-        """Whether it adds noise in this round."""
-        return self.gaussian is not None and self.gaussian.sigmas[number - 1] > 0
+    def noise(self, turn: Turn, length: int) -> Noise | None:
+        """What it will add to so many values, drawn now; None where it adds nothing."""
+        if self.gaussian is None or self.gaussian.sigmas[turn.number - 1] == 0:
+            return None
+        noise = Noise(turn.rng)
+        noise.draw(length)
+        return noise
 
-    def steps(self, values: Vector, turn: Turn, source: Noise) -> Grid:
+    def steps(self, values: Vector, turn: Turn, noise: Noise) -> Grid:
         """What this guard sends, in whole grid steps."""
         if self.gaussian is None:
             return grid_of(lambda _, where: values[where], values.size, turn.weight)
         share = self._share(turn)
-        noise = turn.weight * share * self.gaussian.sigmas[turn.number - 1]
-        if self.quorum and 0 < noise < LEAST_NOISE * self.carrier.step:
+        sigma = turn.weight * share * self.gaussian.sigmas[turn.number - 1]
+        if self.quorum and 0 < sigma < LEAST_NOISE * self.carrier.step:
             raise UpdateError(
-                f"a share of the noise of σ = {noise:.3g} would be rounded away in steps of {self.carrier.step:.3g}; "
+                f"a share of the noise of σ = {sigma:.3g} would be rounded away in steps of {self.carrier.step:.3g}; "
                 "set a larger privacy.inside_clip or protect.profile = 'precise'"
             )
-        noised = self.gaussian.perturb(values, turn.number, source, share)
+        noised = self.gaussian.perturb(values, turn.number, noise, share)
         return grid_of(noised, values.size, turn.weight)
 
     def _share(self, turn: Turn) -> float:
@@ -187,8 +192,8 @@ class ClientHalf(Protocol):
     def exposures(self) -> tuple[Exposure, ...]:
         """Who sees what of each part of an update."""
 
-    def draws(self, number: int) -> bool:
-        """Whether a round needs Gaussian noise for a whole vector, which can be drawn while training."""
+    def ahead(self, turn: Turn, length: int) -> Any:
+        """What of an upload of so many values does not depend on the update, for `Turn.ready`; None: nothing."""
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """What of this update leaves the client."""
@@ -214,13 +219,14 @@ class Whole:
         """See ClientHalf."""
         return (self.guard.exposure("update"),)
 
-    def draws(self, number: int) -> bool:
+    def ahead(self, turn: Turn, length: int) -> Noise | None:
         """See ClientHalf."""
-        return self.guard.draws(number)
+        return self.guard.noise(turn, length)
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """See ClientHalf."""
-        payload = self.guard.carrier.pack(self.guard.steps(update, turn, turn.noise()), turn.clients)
+        noise = turn.ready() or Noise(turn.rng)
+        payload = self.guard.carrier.pack(self.guard.steps(update, turn, noise), turn.clients)
         return Protected(payload, self.guard.kept(update))
 
     def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:  # noqa: ARG002
@@ -247,13 +253,13 @@ class Parallel:
         inside = self.inside.exposure("inside")
         return (inside,) if self.outside is None else (inside, self.outside.exposure("outside"))
 
-    def draws(self, number: int) -> bool:
+    def ahead(self, turn: Turn, length: int) -> Noise | None:
         """See ClientHalf."""
-        return self.outside is not None and self.outside.draws(number)
+        return None if self.outside is None else self.outside.noise(turn, length)
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """See ClientHalf. Lines 13 to 16 of Algorithm 1."""
-        partition, noise = _partition(turn.partition), turn.noise()
+        partition, noise = _partition(turn.partition), turn.ready() or Noise(turn.rng)
         inside, outside = partition.split(update)
         chosen = self.inside.steps(inside, turn, Noise(turn.rng))
         packing = soon(lambda: self.inside.carrier.pack(chosen, turn.clients))  # and meanwhile the outside

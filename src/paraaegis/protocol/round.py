@@ -43,23 +43,24 @@ def vote(silo: Silo, update: Vector, number: int, attempt: int) -> Blob:
     return cast(chosen, silo.places(number, attempt))
 
 
-def protect(
-    silo: Silo, state: ClientState, update: Vector, partition: Partition | None, publics: Mapping[str, bytes]
-) -> Protected:
-    """Lines 13 to 16: divide the update, perturb the outside, encrypt the inside."""
-    turn = Turn(
-        number=state.number,
-        attempt=state.attempt,
+def prepare(silo: Silo, state: ClientState, number: int, attempt: int, publics: Mapping[str, bytes]) -> Turn:
+    """What an upload is made with, as far as it is known before the vote."""
+    return Turn(
+        number=number,
+        attempt=attempt,
         clients=silo.plan.sampled,
         heaviest=state.heaviest / state.total,
-        partition=partition,
+        partition=None,
         weight=silo.plan.weight(silo.learner.samples) / state.total,
-        rng=silo.noise(state.number, state.attempt) if state.noise is None else state.noise.rng,
-        ahead=state.noise,
+        rng=silo.noise(number, attempt),
         name=silo.name,
         publics=publics,
     )
-    return silo.half.protect(update, turn)
+
+
+def protect(silo: Silo, turn: Turn, update: Vector, partition: Partition | None) -> Protected:
+    """Lines 13 to 16: divide the update, perturb the outside, encrypt the inside."""
+    return silo.half.protect(update, replace(turn, partition=partition))
 
 
 def serve_round(desk: Desk, number: int) -> Steps:

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from paraaegis.cores import soon
 from paraaegis.crypto.keys import derive, tag
 from paraaegis.crypto.sealing import new_pair, seal, unseal
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
 from paraaegis.errors import ProtocolError
-from paraaegis.privacy.gaussian import Noise
 from paraaegis.privacy.ledger import Exposure, Ledger, Release, releases_of
 from paraaegis.protocol.messages import VERSION
 from paraaegis.protocol.once import Once
@@ -62,17 +60,14 @@ class Silo:
             lambda: secret_order(self.vote_key, VERSION, run, number, attempt, length),
         )
 
-    def noise_ahead(self, number: int, attempt: int) -> Noise | None:
-        """A round's noise, drawn from now on by cores that training on a GPU leaves idle.
+    @property
+    def prepares(self) -> bool:
+        """Whether to make ahead, while the client trains, what of its upload does not depend on the update.
 
-        Not with more clients than cores: there it would be held for all of them, at 8 bytes a value.
+        Cores that training on a GPU leaves idle do it. Not with more clients than cores, where it would be held for all
+        of them at up to 8 bytes a value, nor where it would be lost before the vote is counted.
         """
-        kept = self.resident or not self.half.votes
-        if not (kept and self.half.draws(number) and self.plan.sampled <= (os.cpu_count() or 1)):
-            return None
-        noise = Noise(self.noise(number, attempt))
-        soon(lambda: noise.draw(self.plan.length))
-        return noise
+        return self.plan.sampled <= (os.cpu_count() or 1) and (self.resident or not self.half.votes)
 
     def places(self, number: int, attempt: int) -> Places:
         """Where that order puts each parameter."""

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.errors import RunError
-from paraaegis.privacy.gaussian import Noise
 from paraaegis.protocol.messages import Aggregate
+from paraaegis.protocol.protect import Turn
 from paraaegis.types import Arrays, Mask, Vector
 
 Phase = Literal["idle", "voted", "sent", "shared"]
@@ -38,17 +38,17 @@ class ClientState:
     kept: Vector | None = None  # sent: the residual if the upload was counted
     mark: str = ""  # the fingerprint of round `number`
     elected: Mask | None = None  # sent: the elected positions of round `number`
-    noise: Noise | None = None  # voted: drawn while training, where the process stays; never stored
+    turn: Turn | None = None  # voted: what the upload is made with, where the process stays; never stored
 
     def to_arrays(self) -> Arrays:
         """Named arrays that `from_arrays` reads back."""
-        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "noise"}
+        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "turn"}
         return {name: np.asarray(value) for name, value in found.items() if value is not None}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ClientState:
         """A state from named arrays."""
-        known = {field.name for field in fields(cls)} - {"noise"}
+        known = {field.name for field in fields(cls)} - {"turn"}
         if "weights" not in arrays or not set(arrays) <= known:
             raise RunError(f"a client's state has the arrays {sorted(known)}, got {sorted(arrays)}")
         values: dict[str, Any] = {name: value if value.ndim else value.item() for name, value in arrays.items()}
