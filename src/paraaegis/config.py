@@ -16,6 +16,7 @@ import tomli_w
 from msgspec import Meta
 
 from paraaegis.errors import ConfigError
+from paraaegis.types import primed
 
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -136,6 +137,9 @@ class Config(Section, frozen=True):
         relevant = msgspec.to_builtins(self)
         del relevant["engine"], relevant["data"]["folder"]
         return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()
+
+
+primed(Config)
 
 
 class Key(msgspec.Struct, frozen=True):

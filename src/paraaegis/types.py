@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -17,6 +18,12 @@ Places: TypeAlias = NDArray[np.int64]  # places[parameter index] = position
 Arrays: TypeAlias = dict[str, NDArray[Any]]  # named arrays, as a state is stored
 Metrics: TypeAlias = dict[str, float]
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+def primed(kind: Any) -> None:
+    """Have msgspec learn a type now, as its module is imported: two threads that teach it at once can crash Python."""
+    with suppress(msgspec.ValidationError):
+        msgspec.convert({}, kind)
 
 
 class Blob:

@@ -2,6 +2,8 @@
 
 import math
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -266,3 +268,22 @@ def test_the_documented_files_are_a_configuration_and_a_preset(tmp_path):
     assert [(cell.label, cell.split, cell.seed) for cell in cells] == [
         ("static-10", "iid", 0), ("static-10", "iid", 1), ("static-10", "skewed", 0), ("static-10", "skewed", 1),
         ("feedback-1", "iid", 0)]  # fmt: skip
+
+
+RACE = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+from paraaegis.config import make_config
+barrier = threading.Barrier(16)
+def read():
+    barrier.wait()
+    make_config({})
+threads = [threading.Thread(target=read) for _ in range(16)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+def test_threads_may_read_their_first_configuration_at_once():
+    """Without care one such process in eight ends by a segmentation fault."""
+    assert [subprocess.run([sys.executable, "-c", RACE], check=False).returncode for _ in range(6)] == [0] * 6

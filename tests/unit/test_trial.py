@@ -68,3 +68,13 @@ def test_secrets_are_not_made_anew_for_a_run_that_has_begun(tmp_path):
     (nodes["client-1"] / "identity").unlink()
     with pytest.raises(RunError, match=r"client-1/identity is gone"):
         lay_out(configured(), tmp_path)
+
+
+def test_flowers_commands_run_in_the_trials_own_folder(tmp_path, monkeypatch):
+    """Elsewhere a folder called like the connection would be taken for an app."""
+    tool = tmp_path / "flwr"
+    tool.write_text('#!/bin/sh\nprintf \'{"success": true, "where": "%s"}\' "$PWD"\n')
+    tool.chmod(0o700)
+    monkeypatch.setattr("paraaegis.engines.flower.trial._tool", lambda _: str(tool))
+    (tmp_path / "here").mkdir()
+    assert Trial(tmp_path / "here", {}).flwr("list")["where"] == str(tmp_path / "here")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from paraaegis.errors import ProtocolError
-from paraaegis.types import Blob, Buffer, Metrics, Payload
+from paraaegis.types import Blob, Buffer, Metrics, Payload, primed
 
 VERSION = 1
 Frames = tuple[Buffer, ...]
@@ -158,6 +158,7 @@ class Reported(Message, frozen=True, tag="reported"):
 AnyMessage = (
     RollCall | Hello | Begin | Ballot | Elected | Upload | Survivors | ShareSum | Peek | Snapshot | Finish | Reported
 )
+primed(AnyMessage)
 Some = TypeVar("Some", bound=Message)
 
 

@@ -118,7 +118,7 @@ class Trial:
     def run(self, app: Path, settings: Mapping[str, str]) -> str:
         """Start a run of an app; its id."""
         given = " ".join(f'{key}="{value}"' for key, value in settings.items())
-        answer = self.flwr("run", str(app), CONNECTION, "--run-config", given, "--format", "json")
+        answer = self.flwr("run", str(app.resolve()), CONNECTION, "--run-config", given, "--format", "json")
         return str(answer["run-id"])
 
     def status(self, run: str) -> str:
@@ -127,9 +127,18 @@ class Trial:
         return str(runs[0]["status"])
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """One of Flower's commands; what it prints as JSON, if it does."""
-        command = [_tool("flwr"), *arguments]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)  # noqa: S603
+        """One of Flower's commands; what it prints as JSON, if it does.
+
+        Not where the user is: Flower takes the name of a connection for an app if a folder there is called so.
+        """
+        done = subprocess.run(  # noqa: S603
+            [_tool("flwr"), *arguments],
+            cwd=self._folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         start = done.stdout.find("{")
         found: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
         if done.returncode or not found.get("success", True):
