@@ -34,8 +34,8 @@ class Federation(Section, frozen=True):
     clients: Annotated[Count, "enrolled clients"] = 10
     rounds: Annotated[Count, "rounds of training"] = 15
     fraction: Annotated[float, Meta(gt=0, le=1), "share of the clients that is drawn each round"] = 1.0
-    quorum: Annotated[Natural, "fewest clients whose sum counts; 0: four fifths of those drawn"] = 0
-    weights: Annotated[Literal["samples", "uniform"], "what a client weighs in the mean"] = "samples"
+    quorum: Annotated[Natural, "fewest clients whose sum counts; 0: four fifths of those drawn, or the floor"] = 0
+    weights: Annotated[Literal["samples", "uniform"], "what a client weighs in the mean: its samples, or 1"] = "samples"
     min_samples: Annotated[Natural, "smallest data set, for the paper's noise; 0: the split's smallest share"] = 0
     history: Annotated[Count, "rounds for which aggregates are kept for clients that missed them"] = 10
 
@@ -44,7 +44,7 @@ class Data(Section, frozen=True):
     """Which data, and how an experiment shares it out."""
 
     name: Annotated[str, "see `paraaegis datasets`"] = "digits"
-    split: Annotated[Literal["iid", "dirichlet"], "how clients' shares differ"] = "iid"
+    split: Annotated[Literal["iid", "dirichlet"], "all alike, or labels drawn by client"] = "iid"
     alpha: Annotated[Positive, "of the Dirichlet split; the smaller, the less alike"] = 0.5
     folder: Annotated[str, "where the files lie; empty: where the data set's package puts them"] = ""
 
@@ -74,7 +74,7 @@ class Protect(Section, frozen=True):
     strategy: Annotated[Literal["max", "min", "rand"], "which values a client votes for, by magnitude"] = "max"
     profile: Annotated[str, "CKKS parameters: precise, or compact for models without BatchNorm"] = "precise"
     carry: Annotated[bool, "noised methods: add what clipping cut off to the next update"] = False
-    lwe: Annotated[Literal["ring", "matrix"], "lwe-secagg: which form"] = "ring"
+    lwe: Annotated[Literal["ring", "matrix"], "lwe-secagg: fast, or as published and slow"] = "ring"
 
 
 class Privacy(Section, frozen=True):
@@ -85,7 +85,7 @@ class Privacy(Section, frozen=True):
     clip: Annotated[Positive, "θ, L2 norm that an update is clipped to; inf: not clipped"] = 1.0
     calibration: Annotated[Literal["paper", "tight"], "the paper's formula, or exact accounting"] = "paper"
     unit: Annotated[Literal["client", "client-replace"], "a client's update is left out, or replaced"] = "client"
-    noise: Annotated[Literal["seeded", "secret"], "seeded: a simulation, without a guarantee"] = "seeded"
+    noise: Annotated[Literal["seeded", "secret"], "secret: nobody can replay it; seeded: a simulation"] = "seeded"
     sigma: Annotated[float, Meta(ge=0), "noise a coordinate; 0: what the budget allows for all rounds"] = 0.0
     participations: Annotated[Natural, "tight: rounds that a client takes part in at most; 0: any"] = 0
     inside_clip: Annotated[float, Meta(ge=0), "clip the encrypted part to this and share noise for its sum"] = 0.0
@@ -97,7 +97,7 @@ class Privacy(Section, frozen=True):
 
 
 class Engine(Section, frozen=True):
-    """How it runs here. Nothing in this table changes a result, but for `device`: CUDA trains in bfloat16."""
+    """How it runs here. Nothing in this table changes a result, but CUDA (in bfloat16) and late clients."""
 
     name: Annotated[Literal["local", "flower"], "clients as threads here, or as nodes of a Flower federation"] = "local"
     workers: Annotated[Natural, "threads for clients; 0: one a core"] = 0

@@ -421,5 +421,21 @@ def test_where_privacy_was_spent_a_damaged_file_is_no_reason_to_start_over(tmp_p
     with pytest.raises(KeyboardInterrupt):
         federate(config, toys(), tmp_path, on_line=stop)
     (tmp_path / name).write_bytes(b"\x91" * 64 + b"\n")
-    with pytest.raises(RunError, match=rf"{name} is damaged.*; bring back a copy of it, or choose another --out"):
+    with pytest.raises(RunError, match=rf"{name} is damaged.*; bring back a copy, or choose another --out"):
         federate(config, toys(), tmp_path)
+
+
+def test_where_nobody_knows_what_was_spent_starting_over_is_not_advised(tmp_path):
+    settings = ("federation.rounds=4", "privacy.noise=secret", "privacy.epsilon=1.0", "privacy.clip=1.0")
+
+    def stop(line):
+        if line.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        federate(toy_config(*settings), toys(), tmp_path, on_line=stop)
+    (tmp_path / "ledger.jsonl").unlink()
+    (tmp_path / "checkpoint.npz").write_bytes(b"no checkpoint")
+    with pytest.raises(RunError) as caught:
+        federate(toy_config(*settings), toys(), tmp_path)
+    assert "--fresh" not in str(caught.value)

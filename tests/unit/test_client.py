@@ -526,3 +526,33 @@ def test_clients_that_were_told_different_outcomes_of_a_vote_show_it_in_their_up
     assert uploads[0].fingerprint != uploads[1].fingerprint
     same = voted()[0]
     assert len({same.send(client, elected).fingerprint for client in (ME, PEER)}) == 1
+
+
+def test_what_was_made_ahead_is_never_stored_and_gone_when_its_round_is_over(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    playing, _ = voted(*STATIC, "privacy.epsilon=1.0", "privacy.clip=1.0")
+    state = playing.states[ME]
+    assert state.turn.ready() is not None
+    assert ClientState.from_arrays(state.to_arrays()).turn is None
+    playing.send(ME, msgspec.structs.replace(playing.begin(2, Aggregate(1, 0)), train=False))  # round 1 was aborted
+    assert (playing.states[ME].phase, playing.states[ME].turn) == ("idle", None)
+
+
+def test_an_error_ahead_is_heard_of_when_the_upload_is_made(monkeypatch):
+    def fail(*_):
+        raise MemoryError("no room for noise")
+
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("paraaegis.protocol.protect.Guard.noise", fail)
+    playing, elected = voted(*STATIC, "privacy.epsilon=1.0", "privacy.clip=1.0")
+    with pytest.raises(MemoryError, match="no room"):
+        playing.send(ME, elected)
+
+
+def test_repeating_a_step_does_not_repeat_its_noise(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    playing, elected = voted(*STATIC, "privacy.epsilon=1.0", "privacy.clip=1.0")
+    state = playing.states[ME]
+    step(playing.silos[ME], state, elected)
+    with pytest.raises(ParaAegisError, match="for one vector"):
+        step(playing.silos[ME], state, elected)

@@ -7,11 +7,11 @@ import pytest
 from scipy.stats import chi2, kstest
 
 from paraaegis.cores import each
-from paraaegis.errors import ConfigError
+from paraaegis.errors import ConfigError, CryptoError
 from paraaegis.grid import CHUNK, slices
 from paraaegis.privacy.budget import noise
 from paraaegis.privacy.gaussian import Gaussian, Noise, norm
-from toy import configure, play
+from toy import configure, learners_of, play, wired_of
 
 COUNT = 200_000
 
@@ -155,20 +155,33 @@ def test_noise_drawn_ahead_is_the_noise_drawn_when_it_is_wanted():
     ahead.draw(3 * CHUNK - 5)
     for index in (2, 0):
         np.testing.assert_array_equal(ahead(*places[index]), later(*places[index]))
-    assert not np.array_equal(later(*places[0])[:1000], later(*places[1])[:1000])
 
 
-@pytest.mark.parametrize("method", ["paraaegis-static", "dp-fedavg", "serial"])
-def test_a_run_is_the_same_whether_its_noise_was_drawn_ahead(monkeypatch, method):
-    drawn, draw = [], Noise.draw
-    monkeypatch.setattr(Noise, "draw", lambda self, length: (drawn.append(length), draw(self, length)))
+def test_noise_is_for_one_vector():
+    noise = Noise(rng())
+    perturbed_by(noise)
+    with pytest.raises(CryptoError, match="for one vector"):
+        perturbed_by(noise)
+
+
+def perturbed_by(noise):
+    return each(Gaussian(1.0, (1.0,)).perturb(np.zeros(10, dtype=np.float32), 1, noise), slices(10))
+
+
+@pytest.mark.parametrize("method", ["paraaegis-static", "paraaegis-static inside", "dp-fedavg", "serial", "lwe-secagg"])
+def test_a_run_is_the_same_whether_its_noise_was_made_ahead(monkeypatch, method):
+    method, _, inside = method.partition(" ")
     settings = (f"protect.method={method}", "privacy.epsilon=1.0", "privacy.clip=1.0")
+    settings = (*settings, f"privacy.inside_clip={len(inside)}")
+    wired = wired_of(configure("federation.clients=3", *settings), learners_of(np.ones((3, 5))))
+    half = type(wired.silos["client-0"].half)
+    made, make = [], half.ahead
+    monkeypatch.setattr(half, "ahead", lambda self, turn, length: (made.append(length), make(self, turn, length))[1])
 
     def model(cores):
         monkeypatch.setattr("os.cpu_count", lambda: cores)
         return play(np.ones((3, 500)), *settings, rounds=2).model.tolist()
 
-    alone = model(2)
-    assert not drawn
+    alone, at_once = model(2), list(made)
     assert model(3) == alone
-    assert drawn == [500] * 6
+    assert made == at_once + [500] * 6

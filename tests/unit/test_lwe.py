@@ -33,7 +33,7 @@ def exact_product(block: Integers, secret: Integers) -> Integers:
 def upload(form: lwe.Form, values: Integers) -> tuple[list[Integers], Integers, Integers]:
     """The secrets s_i, Σh_i, and Σx_i + Σe_i with the errors drawn again."""
     secrets, errors, again = rng(11), rng(12), rng(12)
-    covers = [lwe.cover(form, SEED, secrets, 1500.0, errors, x.size) for x in values]
+    covers = [lwe.new_cover(form, SEED, secrets, 1500.0, errors, x.size) for x in values]
     total = np.sum(
         [lwe.conceal(x, 1.0, cover) for x, cover in zip(values, covers, strict=True)], axis=0, dtype=np.int64
     )
@@ -130,13 +130,13 @@ def test_errors_have_the_std_that_was_asked_for() -> None:
 @pytest.mark.parametrize("std", [0.0, 3.2, 999.9, float("nan"), float("inf")])
 def test_an_error_too_small_for_lwe_is_refused(std: float) -> None:
     with pytest.raises(CryptoError, match=r"at least 1000 .* 135 bits"):
-        lwe.cover(FORMS["ring"], SEED, rng(), std, rng(), 4)
+        lwe.new_cover(FORMS["ring"], SEED, rng(), std, rng(), 4)
 
 
 def test_values_beyond_half_the_modulus_are_refused() -> None:
     for value in (Q // 2 + 1, -(Q // 2) - 1):
         with pytest.raises(UpdateError, match="within"):
-            lwe.conceal(np.array([value]), 1.0, lwe.cover(FORMS["ring"], SEED, rng(), 1000.0, rng(), 1))
+            lwe.conceal(np.array([value]), 1.0, lwe.new_cover(FORMS["ring"], SEED, rng(), 1000.0, rng(), 1))
 
 
 def test_a_summed_secret_that_the_clients_cannot_have_is_refused() -> None:
@@ -197,3 +197,11 @@ def test_importing_loads_neither_torch_nor_tenseal() -> None:
     names = "paraaegis.crypto.lwe, paraaegis.crypto.shamir, paraaegis.crypto.sealing"
     check = f"import sys, {names}; sys.exit(bool({{'torch', 'tenseal'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@BOTH
+def test_a_cover_hides_one_vector(form: lwe.Form) -> None:
+    cover = lwe.new_cover(form, SEED, rng(), 1500.0, rng(1), 100)
+    lwe.conceal(np.zeros(100), 1.0, cover)
+    with pytest.raises(CryptoError, match="hides one vector"):
+        lwe.conceal(np.ones(100), 1.0, cover)

@@ -12,7 +12,7 @@ matrix  a new row of 710 public numbers a value, s uniform mod q, as published. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import floor, isfinite, log2, sqrt
 from typing import TypeAlias
 
@@ -93,15 +93,22 @@ Form: TypeAlias = Ring | Matrix
 FORMS: dict[str, Form] = {"ring": Ring(), "matrix": Matrix()}
 
 
-@dataclass(frozen=True)
 class Cover:
     """What hides one client's values for one attempt of one round, and is made without them: A·s + e, in [0, q)."""
 
-    secret: Integers = field(repr=False)
-    values: NDArray[np.uint32] = field(repr=False)
+    def __init__(self, secret: Integers, values: NDArray[np.uint32]) -> None:
+        self.secret = secret
+        self._values: NDArray[np.uint32] | None = values
+
+    def take(self) -> NDArray[np.uint32]:
+        """Its values, once: the difference of two vectors under one cover is in clear."""
+        values, self._values = self._values, None
+        if values is None:
+            raise CryptoError("a cover hides one vector, and this one has")
+        return values
 
 
-def cover(
+def new_cover(
     form: Form, seed: bytes, secrets: np.random.Generator, error_std: float, errors: np.random.Generator, length: int
 ) -> Cover:
     """A cover for `length` values under a fresh secret. Both generators must be cryptographic."""
@@ -116,15 +123,15 @@ def cover(
 
 
 def conceal(values: NDArray[np.floating], scale: float, cover: Cover) -> NDArray[np.int32]:
-    """What a client sends: h = x + A·s + e mod q, with x = round(scale·values). A cover is good for one vector."""
-    masked = np.empty(values.size, dtype=np.int32)
+    """What a client sends: h = x + A·s + e mod q, with x = round(scale·values)."""
+    masked, covering = np.empty(values.size, dtype=np.int32), cover.take()
 
     def add(_: int, where: slice) -> None:
         scaled = np.multiply(values[where], scale, dtype=np.float64)
         np.rint(scaled, out=scaled)
         if not max(float(scaled.max()), -float(scaled.min())) <= Q // 2:
             raise UpdateError(f"values must lie within ±{Q // 2} to be summed; use the scale that `plan` returns")
-        masked[where] = (scaled.astype(np.int64) + cover.values[where]) % Q
+        masked[where] = (scaled.astype(np.int64) + covering[where]) % Q
 
     each(add, slices(values.size))
     return masked

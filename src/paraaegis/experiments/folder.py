@@ -132,8 +132,10 @@ class RunFolder:
     @property
     def remedy(self) -> str:
         """What to do where a file is damaged: starting over must not forget what was spent."""
-        if self._really_spent():
-            return "bring back a copy of it, or choose another --out and count what both runs spend"
+        try:
+            self._keep_what_was_spent()
+        except RunError:
+            return "bring back a copy, or choose another --out and count what both runs spend"
         return "--fresh starts over"
 
     def _really_spent(self) -> bool:

@@ -145,7 +145,7 @@ def _carry_out(
     wired = wire(config, learners, load_keys(folder.keys), evaluator, pools, ledger, holdout)
     server, clients = stored if stored is not None else (ServerState(), {})
     if clients and set(clients) != set(learners):
-        raise RunError(f"the checkpoint holds {sorted(clients)}, got learners {sorted(learners)}; {folder.remedy}")
+        raise RunError(f"the checkpoint holds {sorted(clients)}, got learners {sorted(learners)}; pass the same")
     for name, (_, arrays) in clients.items():
         learners[name].load(arrays)
     engine = LocalEngine(wired.silos, {name: state for name, (state, _) in clients.items()}, config.engine.workers)

@@ -80,7 +80,7 @@ def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder
     nodes = {name: out / "nodes" / name for name in client_names(resolved)}
     missing = [node for node in nodes.values() if not (node / "identity").exists()]
     if missing and any((node / "runs").exists() for node in nodes.values()):
-        raise RunError(f"{missing[0] / 'identity'} is gone, and the run cannot go on without it; --fresh starts over")
+        raise RunError(f"{missing[0] / 'identity'} is gone, and the run cannot go on without it; {folder.remedy}")
     if missing:
         keys = make_keys(resolved)
         for node in nodes.values():

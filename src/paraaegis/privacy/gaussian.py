@@ -10,24 +10,31 @@ from numpy.typing import NDArray
 
 from paraaegis.cores import each
 from paraaegis.crypto.streams import branches
-from paraaegis.errors import ConfigError
+from paraaegis.errors import ConfigError, CryptoError
 from paraaegis.grid import Chunks, slices
 from paraaegis.types import Vector
 
 
 class Noise:
-    """Standard normal noise for one vector. A chunk's has a stream of its own, the same whoever draws it, and when."""
+    """Standard normal noise for one vector, once: two that differ by little would tell it.
+
+    A chunk's has a stream of its own, the same whoever draws it, and when.
+    """
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._streams = branches(rng)
         self._drawn: dict[int, NDArray[np.float64]] = {}
+        self._given: set[int] = set()
 
     def draw(self, length: int) -> None:
         """Draw it ahead of its use."""
         self._drawn = dict(enumerate(each(self._fresh, slices(length))))
 
     def __call__(self, index: int, where: slice) -> NDArray[np.float64]:
-        """The noise of a chunk, given out once."""
+        """The noise of a chunk."""
+        if index in self._given:
+            raise CryptoError("noise is for one vector, and this has been added to one")
+        self._given.add(index)
         drawn = self._drawn.pop(index, None)
         return self._fresh(index, where) if drawn is None else drawn
 

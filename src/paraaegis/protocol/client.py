@@ -104,7 +104,7 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
     model, weighed = state.weights, (state.total, state.heaviest)
     mark = soon(lambda: silo.fingerprint(number, attempt, model, weighed))  # which needs the secret order
     if silo.half.votes:
-        soon(lambda: silo.places(number, attempt))
+        soon(lambda: silo.places(number, attempt))  # the vote asks for them again, and hears of an error
     turn = algorithm.prepare(silo, state, number, attempt, message.publics)
     if silo.prepares:
         turn = replace(turn, ahead=soon(partial(silo.half.ahead, turn, silo.plan.length)))
@@ -206,7 +206,7 @@ def _catch_up(
         metrics = silo.learner.evaluate(state.weights) if state.applied else {}
     if metrics and silo.holdout:
         silo.ledger.record(silo.releases(state.applied, 0, [METRICS]))
-    state = replace(state, phase="idle", update=None, kept=None, elected=None)
+    state = replace(state, phase="idle", update=None, kept=None, elected=None, turn=None)
     return state, Report(state.applied, metrics, watch.seconds)
 
 

@@ -62,7 +62,9 @@ class LweHalf:
     def ahead(self, turn: Turn, length: int) -> lwe.Cover:
         """See ClientHalf: a fresh secret's mask, with the error."""
         seed = public_seed(self.run, turn.number, turn.attempt)
-        return lwe.cover(lwe.FORMS[self.form], seed, system(), self.numbers(turn, length).error_std, turn.rng, length)
+        return lwe.new_cover(
+            lwe.FORMS[self.form], seed, system(), self.numbers(turn, length).error_std, turn.rng, length
+        )
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """Clip, weigh, scale, round; cover; seal the shares of the cover's secret."""
@@ -71,7 +73,8 @@ class LweHalf:
                 f"{turn.name} with weight {turn.weight:.4g} is not among the members {sorted(turn.publics)} "
                 f"of weight up to {turn.heaviest:.4g}"
             )
-        cover = turn.ready() or self.ahead(turn, update.size)
+        ready = turn.ready()
+        cover = ready if isinstance(ready, lwe.Cover) else self.ahead(turn, update.size)
         scale = self.gaussian.shrink(update) * turn.weight * self.numbers(turn, update.size).scale
         masked = lwe.conceal(update, scale, cover)
         rows = share(cover.secret, thresholds(len(turn.publics), self.quorum), system())

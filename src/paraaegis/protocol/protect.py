@@ -10,12 +10,13 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from paraaegis.cores import soon
 from paraaegis.crypto.ckks import Secret
+from paraaegis.crypto.lwe import Cover
 from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.grid import STEP, from_grid, grid_of, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian, Noise
@@ -24,6 +25,7 @@ from paraaegis.protocol.combine import expect_kind, expect_length
 from paraaegis.protocol.partition import Partition
 from paraaegis.types import Blob, Grid, Payload, Vector
 
+Ahead: TypeAlias = Noise | Cover | None  # what of an upload is made before its update is known
 LEAST_NOISE = 2.0  # steps: shares of less would not add up to the sum's noise once each is rounded
 
 
@@ -49,11 +51,16 @@ class Turn(Sight):
     rng: np.random.Generator
     name: str
     publics: Mapping[str, bytes]
-    ahead: Future[Any] | None = None
+    ahead: Future[Ahead] | None = None
 
-    def ready(self) -> Any:
+    def ready(self) -> Ahead:
         """What was made ahead, if anything was."""
         return None if self.ahead is None else self.ahead.result()
+
+    def noise(self) -> Noise:
+        """The noise for a whole vector; to be asked for before anything else is drawn."""
+        ready = self.ready()
+        return ready if isinstance(ready, Noise) else Noise(self.rng)
 
 
 @dataclass(frozen=True)
@@ -192,7 +199,7 @@ class ClientHalf(Protocol):
     def exposures(self) -> tuple[Exposure, ...]:
         """Who sees what of each part of an update."""
 
-    def ahead(self, turn: Turn, length: int) -> Any:
+    def ahead(self, turn: Turn, length: int) -> Ahead:
         """What of an upload of so many values does not depend on the update, for `Turn.ready`; None: nothing."""
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
@@ -225,8 +232,7 @@ class Whole:
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """See ClientHalf."""
-        noise = turn.ready() or Noise(turn.rng)
-        payload = self.guard.carrier.pack(self.guard.steps(update, turn, noise), turn.clients)
+        payload = self.guard.carrier.pack(self.guard.steps(update, turn, turn.noise()), turn.clients)
         return Protected(payload, self.guard.kept(update))
 
     def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:  # noqa: ARG002
@@ -259,7 +265,7 @@ class Parallel:
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """See ClientHalf. Lines 13 to 16 of Algorithm 1."""
-        partition, noise = _partition(turn.partition), turn.ready() or Noise(turn.rng)
+        partition, noise = _partition(turn.partition), turn.noise()
         inside, outside = partition.split(update)
         chosen = self.inside.steps(inside, turn, Noise(turn.rng))
         packing = soon(lambda: self.inside.carrier.pack(chosen, turn.clients))  # and meanwhile the outside

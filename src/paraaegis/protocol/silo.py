@@ -64,10 +64,10 @@ class Silo:
     def prepares(self) -> bool:
         """Whether to make ahead, while the client trains, what of its upload does not depend on the update.
 
-        Cores that training on a GPU leaves idle do it. Not with more clients than cores, where it would be held for all
-        of them at up to 8 bytes a value, nor where it would be lost before the vote is counted.
+        It pays where training leaves cores idle, as on a GPU. Not for more clients in one process than it has cores,
+        all of whose noise would be held at 8 bytes a value, nor where it would be lost before the vote is counted.
         """
-        return self.plan.sampled <= (os.cpu_count() or 1) and (self.resident or not self.half.votes)
+        return self.plan.sampled <= (os.cpu_count() or 1) if self.resident else not self.half.votes
 
     def places(self, number: int, attempt: int) -> Places:
         """Where that order puts each parameter."""
