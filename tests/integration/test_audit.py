@@ -11,7 +11,7 @@ from paraaegis.crypto import lwe
 from paraaegis.errors import ConfigError
 from paraaegis.experiments.audit import audit, everything
 from paraaegis.privacy.audit import mu_bound, rate_bound
-from paraaegis.privacy.gaussian import Gaussian
+from paraaegis.privacy.gaussian import Gaussian, Noise
 from toy import configure
 
 ALL = everything()
@@ -174,7 +174,7 @@ def test_the_low_bits_of_float_noise_tell_the_input_and_the_grid_takes_them_away
 
     def outputs(value, seed):
         values = np.full(CHUNK, value, dtype=np.float32)
-        return Gaussian(math.inf, (0.25,)).perturb(values, 1, np.random.default_rng(seed))
+        return Gaussian(math.inf, (0.25,)).perturb(values, 1, Noise(np.random.default_rng(seed)))
 
     place = slice(0, CHUNK)
     absent, present = outputs(0.0, 1)(0, place), outputs(1.0, 2)(0, place)
