@@ -163,8 +163,7 @@ def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
             yield from _keys_of(type(field.default), f"{field.name}.")
         else:
             kind, *notes = get_args(hints[field.name])
-            default = tomli_w.dumps({"": field.default}).partition(" = ")[2].strip()
-            yield Key(prefix + field.name, default, _allowed(kind, notes), notes[-1])
+            yield Key(prefix + field.name, as_toml(field.default), _allowed(kind, notes), notes[-1])
 
 
 def _allowed(kind: Any, notes: Iterable[Any]) -> str:
@@ -178,6 +177,11 @@ def _allowed(kind: Any, notes: Iterable[Any]) -> str:
     limits = [f"{sign} {bound}" for note in notes if isinstance(note, Meta) for name, sign in signs.items()
               if (bound := getattr(note, name)) is not None]  # fmt: skip
     return f"{'whole number' if kind is int else 'number'} {', '.join(limits)}"
+
+
+def as_toml(value: Any) -> str:
+    """A value as a setting gives it after its `=`."""
+    return tomli_w.dumps({"value": value}).partition("=")[2].strip()
 
 
 def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:

@@ -414,12 +414,8 @@ def test_a_run_with_secret_noise_that_goes_on_uses_no_order_twice(tmp_path):
 def test_where_privacy_was_spent_a_damaged_file_is_no_reason_to_start_over(tmp_path, name):
     config = toy_config("federation.rounds=4", "privacy.noise=secret", "privacy.epsilon=1.0", "privacy.clip=1.0")
 
-    def stop(line):
-        if line.round == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        federate(config, toys(), tmp_path, on_line=stop)
+    with pytest.raises(StoppedError):
+        federate(config, toys(), tmp_path, on_line=stop_at(2))
     (tmp_path / name).write_bytes(b"\x91" * 64 + b"\n")
     with pytest.raises(RunError, match=rf"{name} is damaged.*; bring back a copy, or choose another --out"):
         federate(config, toys(), tmp_path)
@@ -428,12 +424,8 @@ def test_where_privacy_was_spent_a_damaged_file_is_no_reason_to_start_over(tmp_p
 def test_where_nobody_knows_what_was_spent_starting_over_is_not_advised(tmp_path):
     settings = ("federation.rounds=4", "privacy.noise=secret", "privacy.epsilon=1.0", "privacy.clip=1.0")
 
-    def stop(line):
-        if line.round == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        federate(toy_config(*settings), toys(), tmp_path, on_line=stop)
+    with pytest.raises(StoppedError):
+        federate(toy_config(*settings), toys(), tmp_path, on_line=stop_at(2))
     (tmp_path / "ledger.jsonl").unlink()
     (tmp_path / "checkpoint.npz").write_bytes(b"no checkpoint")
     with pytest.raises(RunError) as caught:

@@ -158,14 +158,10 @@ def test_noise_drawn_ahead_is_the_noise_drawn_when_it_is_wanted():
 
 
 def test_noise_is_for_one_vector():
-    noise = Noise(rng())
-    perturbed_by(noise)
+    noised = Gaussian(1.0, (1.0,)).perturb(np.zeros(10, dtype=np.float32), 1, Noise(rng()))
+    each(noised, slices(10))
     with pytest.raises(CryptoError, match="for one vector"):
-        perturbed_by(noise)
-
-
-def perturbed_by(noise):
-    return each(Gaussian(1.0, (1.0,)).perturb(np.zeros(10, dtype=np.float32), 1, noise), slices(10))
+        each(noised, slices(10))
 
 
 @pytest.mark.parametrize("method", ["paraaegis-static", "paraaegis-static inside", "dp-fedavg", "serial", "lwe-secagg"])

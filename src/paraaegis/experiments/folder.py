@@ -132,11 +132,17 @@ class RunFolder:
     @property
     def remedy(self) -> str:
         """What to do where a file is damaged: starting over must not forget what was spent."""
+        if self._may_start_over:
+            return "--fresh starts over"
+        return "bring back a copy, or choose another --out and count what both runs spend"
+
+    @property
+    def _may_start_over(self) -> bool:
         try:
             self._keep_what_was_spent()
         except RunError:
-            return "bring back a copy, or choose another --out and count what both runs spend"
-        return "--fresh starts over"
+            return False
+        return True
 
     def _really_spent(self) -> bool:
         return self.ledger.exists() and not all(release.simulated for release in read_ledger(self.ledger))
@@ -149,7 +155,7 @@ class RunFolder:
         differing = list(_differences(msgspec.to_builtins(found), msgspec.to_builtins(config)))
         differing = [text for text in differing if not text.startswith(("engine.", "data.folder"))]
         if differing:
-            over = "" if self._really_spent() else ", or --fresh to start over"
+            over = ", or --fresh to start over" if self._may_start_over else ""
             raise RunError(
                 f"{self.path} holds a run of another configuration: {'; '.join(differing)}; choose another --out{over}"
             )

@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import tomli_w
 
-from paraaegis.config import Config, load_config, make_config
+from paraaegis.config import Config, as_toml, load_config, make_config
 from paraaegis.errors import ConfigError
 
 
@@ -103,8 +102,7 @@ def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:
                 raise ConfigError(f"row {row.label!r} names split {split!r}; there are {', '.join(preset.splits)}")
             for seed in row.seeds or preset.seeds:
                 changes = {**preset.splits[split], **row.set, "seed": seed}
-                lines = [tomli_w.dumps({"value": value}).partition("=")[2].strip() for value in changes.values()]
-                assigned = [f"{key}={text}" for key, text in zip(changes, lines, strict=True)]
+                assigned = [f"{key}={as_toml(value)}" for key, value in changes.items()]
                 cells.append(Cell(row.label, split, seed, make_config(preset.config, [*assigned, *settings])))
     return _distinct(cells)
 

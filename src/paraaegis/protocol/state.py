@@ -42,17 +42,21 @@ class ClientState:
 
     def to_arrays(self) -> Arrays:
         """Named arrays that `from_arrays` reads back."""
-        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "turn"}
+        found = {name: getattr(self, name) for name in self._stored()}
         return {name: np.asarray(value) for name, value in found.items() if value is not None}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ClientState:
         """A state from named arrays."""
-        known = {field.name for field in fields(cls)} - {"turn"}
+        known = set(cls._stored())
         if "weights" not in arrays or not set(arrays) <= known:
             raise RunError(f"a client's state has the arrays {sorted(known)}, got {sorted(arrays)}")
         values: dict[str, Any] = {name: value if value.ndim else value.item() for name, value in arrays.items()}
         return cls(**values)
+
+    @classmethod
+    def _stored(cls) -> list[str]:
+        return [field.name for field in fields(cls) if field.name != "turn"]
 
 
 class Line(msgspec.Struct, kw_only=True):
