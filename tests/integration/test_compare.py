@@ -158,7 +158,7 @@ def test_shipped_presets_are_the_papers_experiments():
     assert {cell.config.protect.method for cell in cells_of(read_preset("quick"))} == set(METHODS)
     known = {cell.folder: cell.config for cell in [*table1, *cells_of(read_preset("beyond-table1"))]}
     seeds = cells_of(read_preset("conclusions"))
-    assert len(seeds) == 5 * 3 * 3
+    assert len(seeds) == 4 * 3 * 3
     assert all(cell.config == known[cell.folder] for cell in seeds if cell.seed == 0)  # so that they need not run twice
 
 

@@ -136,8 +136,10 @@ def test_workers_end_with_their_parent(how):
     while any(alive(worker) for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
     parent.stdout.close()
+    said = parent.stderr.read()
     parent.stderr.close()
     assert not any(alive(worker) for worker in workers)
+    assert how != signal.SIGKILL or said == b""  # of the workers: a parent that is killed says nothing
 
 
 def test_short_vectors_start_no_process():
@@ -163,9 +165,13 @@ def test_a_worker_imports_nothing_from_the_working_folder(tmp_path, monkeypatch)
 def test_first_chunks_of_several_clients_are_shared_out_but_those_of_one_sum_meet(monkeypatch, kind, spread):
     asked = []
     submit = pool_module._Worker.submit
-    monkeypatch.setattr(
-        pool_module._Worker, "submit", lambda self, *task: asked.append(id(self)) or submit(self, *task)
-    )
+
+    def noted(worker, operation, *rest):
+        if operation == "unknown":  # and not the end of an earlier test's sum
+            asked.append(id(worker))
+        return submit(worker, operation, *rest)
+
+    monkeypatch.setattr(pool_module._Worker, "submit", noted)
     with kind(3) as pool:
         for future in [pool.submit(0, "unknown", (), b"") for _ in range(6)]:
             assert isinstance(future.exception(), CryptoError)

@@ -7,6 +7,7 @@ bytes lie in the arena, a piece of memory shared with the parent: what comes in 
 from __future__ import annotations
 
 import mmap
+import os
 import signal
 import sys
 from typing import Any, BinaryIO
@@ -92,12 +93,16 @@ def serve(kind: str, descriptor: int, size: int) -> None:
         try:
             result = getattr(bench, operation)(arena[:count], *arguments)
             arena[: len(result)] = result
-            write_frame(replies, ["", len(result)])
+            reply = ["", len(result)]
         except CryptoError as error:
-            write_frame(replies, [str(error), 0])
+            reply = [str(error), 0]
         except Exception as error:  # the parent must hear of it, whatever it is
-            write_frame(replies, [f"worker failed in {operation}: {type(error).__name__}: {error}", 0])
+            reply = [f"worker failed in {operation}: {type(error).__name__}: {error}", 0]
+        write_frame(replies, reply)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    try:
+        serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    except BrokenPipeError:  # the parent was killed: nobody is left to hear of it
+        os._exit(0)  # without flushing the pipe once more
