@@ -11,7 +11,9 @@ import pytest
 from paraaegis.errors import ParaAegisError
 from paraaegis.experiments.report.collect import collect
 from paraaegis.experiments.report.figures import figures, pareto
-from paraaegis.experiments.report.page import headline, page
+from paraaegis.experiments.report.findings import headline, over_seeds
+from paraaegis.experiments.report.page import page
+from paraaegis.experiments.report.picture import markdown
 from paraaegis.experiments.run import federate
 from toy import compared, configure, learners_of
 
@@ -108,6 +110,32 @@ def test_a_time_beside_other_work_is_marked_and_compared_with_nothing(comparison
     assert "†" in page(runs, [])
     front = figures(runs)["Accuracy against time"]["data"][0]
     assert front["x"] == []
+
+
+def test_runs_that_differ_in_their_seed_alone_are_taken_together(comparison, tmp_path):
+    shutil.copytree(comparison, tmp_path / "copy")
+    another_share, another_ratio = ("min_samples", "7"), ("ratio", "0.2")
+    for method, seed, accuracy, (key, value) in [
+        ("fedavg", 1, 0.8, another_share),  # as the seed shares the data out
+        ("fedavg", 2, 0.9, another_share),
+        ("paraaegis-static", 1, 0.5, another_ratio),
+    ]:
+        cell = tmp_path / "copy" / f"{method}--iid--seed{seed}"
+        shutil.copytree(comparison / f"{method}--iid--seed0", cell)
+        config = re.sub(r"(?m)^seed = .*$", f"seed = {seed}", (cell / "config.toml").read_text())
+        (cell / "config.toml").write_text(re.sub(rf"(?m)^{key} = .*$", f"{key} = {value}", config))
+        result = json.loads((cell / "result.json").read_text())
+        (cell / "result.json").write_text(json.dumps(result | {"metrics": {"accuracy": accuracy}}))
+    first = tmp_path / "copy" / "fedavg--iid--seed0" / "result.json"
+    first.write_text(json.dumps(json.loads(first.read_text()) | {"metrics": {"accuracy": 0.7}}))
+    runs, problems = collect([tmp_path / "copy"])
+    assert problems == []
+    names, rows = over_seeds(runs)
+    assert rows == [["fedavg", "3", "80.00", "10.00", "70.00", "90.00"]]
+    assert "| fedavg | 3 | 80.00 | 10.00 | 70.00 | 90.00 |" in markdown(runs)
+    assert "accuracy, %: mean" in names
+    assert "accuracy, %: mean" in page(runs, [])
+    assert "accuracy, %: mean" not in page(*collect([comparison]))
 
 
 def test_a_run_is_marked_by_its_ratio(comparison):

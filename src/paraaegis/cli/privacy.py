@@ -14,7 +14,8 @@ from paraaegis.errors import ConfigError
 
 def privacy(
     config: Annotated[
-        Path | None, typer.Argument(help="A TOML file, or a run's folder; without it, every default.")
+        Path | None,
+        typer.Argument(help="A TOML file, or a run's folder; without it, every default but exact accounting."),
     ] = None,
     settings: Settings = None,
     epsilon: Annotated[float | None, typer.Option(help="The budget's ε.")] = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,11 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from paraaegis.config import Privacy, Protect
 from paraaegis.experiments.cost import ALIASES, Machine
 from paraaegis.experiments.report.collect import Run
 from paraaegis.experiments.report.explorer import explorer
 from paraaegis.experiments.report.figures import Figure, figures
-from paraaegis.experiments.report.paper import paper_accuracy, paper_overhead
+from paraaegis.experiments.report.findings import headline, notes, over_seeds, results
 from paraaegis.files import write_whole
 from paraaegis.version import __version__
 
@@ -89,36 +88,6 @@ def _title(runs: Sequence[Run]) -> str:
     )
 
 
-def headline(runs: Sequence[Run]) -> str:
-    """What these runs say, in one sentence."""
-    known = [run for run in runs if run.accuracy == run.accuracy]
-    if not known:
-        return f"{len(runs)} runs, none of which reports an accuracy."
-    plains = [run for run in known if run.result.method == "fedavg"]
-    plain = next((run for run in plains if run.config.data.split == "iid"), plains[0] if plains else None)
-    others = [run for run in known if run.result.method != "fedavg" and (plain is None or alike(run, plain))]
-    if len(known) == 1 or not others:
-        return f"{known[0].label} reached {known[0].accuracy:.1f} % in {known[0].result.seconds:.0f} s."
-    best = max(others, key=lambda run: (round(run.accuracy, 1), -run.result.bytes_up))
-    if plain is None:
-        return f"{best.label} reached most: {best.accuracy:.1f} % in {best.result.seconds:.0f} s."
-    close = [run for run in others if run.accuracy > plain.accuracy - 1]
-    best = min(close, key=lambda run: run.result.bytes_up) if close else best
-    how = "is the lightest within a point of plain averaging" if close else "comes closest to plain averaging"
-    text = f"Of the protected methods {best.label} {how}, {best.accuracy:.1f} %"
-    points, upload = plain.accuracy - best.accuracy, best.result.bytes_up / plain.result.bytes_up
-    near = "as much as" if abs(points) < 0.05 else f"{abs(points):.1f} points {'below' if points > 0 else 'above'}"
-    time = overhead([plain], best)
-    end = "" if time is None else f" and {time:.2f} times its time"
-    return f"{text}: {near} it, with {100 * upload:.0f} % of its upload{end}."
-
-
-def alike(run: Run, other: Run) -> bool:
-    """Whether two runs differ in nothing but how updates are protected."""
-    mine, yours = (msgspec.structs.replace(one.config, protect=Protect(), privacy=Privacy()) for one in (run, other))
-    return mine.digest() == yours.digest()
-
-
 def _problems(problems: Sequence[str]) -> str:
     if not problems:
         return ""
@@ -126,38 +95,9 @@ def _problems(problems: Sequence[str]) -> str:
     return f'<section class="problems"><h2>Left out, or not whole</h2><ul>{items}</ul></section>'
 
 
-def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    """The table of results: its headings and rows, with the paper's figures where these runs are its cells."""
-    columns: dict[str, Callable[[Run], str]] = {
-        "run": lambda run: run.label + (" (stopped)" if run.result.stopped else " (running)" if run.running else ""),
-        "accuracy, %": lambda run: _or_empty(None if run.accuracy != run.accuracy else run.accuracy),
-        "seconds": lambda run: f"{run.result.seconds:.1f}" + (" †" if run.shared else ""),
-        "MB up": lambda run: f"{run.megabytes('up'):.2f}",
-        "MB down": lambda run: f"{run.megabytes('down'):.2f}",
-        "rounds": lambda run: str(run.result.rounds),
-    }
-    if any(paper_accuracy(run) for run in runs):
-        columns["accuracy, paper"] = lambda run: _or_empty(paper_accuracy(run))
-    if any(paper_overhead(run) for run in runs):
-        columns["time over FedAvg"] = lambda run: _or_empty(overhead(runs, run))
-        columns["the same, paper"] = lambda run: _or_empty(paper_overhead(run))
-    return list(columns), [[column(run) for column in columns.values()] for run in runs]
-
-
-def overhead(runs: Sequence[Run], run: Run) -> float | None:
-    """Its time over that of plain averaging on the same data and machine; None where the machine had other work too."""
-    plains = [one for one in runs if one.result.method == "fedavg" and alike(one, run)]
-    plain = next((one for one in plains if one.result.machine == run.result.machine), None)
-    return None if plain is None or run.shared else run.result.seconds / plain.result.seconds
-
-
-def _or_empty(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
 def _results(runs: Sequence[Run]) -> str:
-    note = " † beside other work on the same machine: not comparable." if any(run.shared for run in runs) else ""
-    return _table(*results(runs)) + f"<p>MB: a client and round.{note} Click on a heading to sort.</p>"
+    seeds = _table(*over_seeds(runs)) if over_seeds(runs)[1] else ""
+    return _table(*results(runs)) + f"<p>{notes(runs)} Click on a heading to sort.</p>" + seeds
 
 
 def _privacy(runs: Sequence[Run]) -> str:

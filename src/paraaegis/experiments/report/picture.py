@@ -8,8 +8,8 @@ from typing import Any
 
 from paraaegis.experiments.report.collect import Run
 from paraaegis.experiments.report.figures import pareto
+from paraaegis.experiments.report.findings import headline, notes, over_seeds, results
 from paraaegis.experiments.report.looks import OTHER, STYLES
-from paraaegis.experiments.report.page import headline, results
 
 
 def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
@@ -56,9 +56,13 @@ def _panel(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, 
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """The headline and the table of results."""
-    names, rows = results(runs)
-    lines = [headline(runs), "", "| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    note = " † beside other work on the same machine: not comparable." if any(run.shared for run in runs) else ""
-    return "\n".join([*lines, "", f"MB: a client and round.{note}", ""])
+    """The headline, the table of results and, where there are several, that of seeds."""
+    parts = [headline(runs), _markdown_table(*results(runs)), notes(runs)]
+    if over_seeds(runs)[1]:
+        parts.append(_markdown_table(*over_seeds(runs)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
