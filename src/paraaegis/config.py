@@ -32,7 +32,7 @@ class Federation(Section, frozen=True):
     """Who takes part."""
 
     clients: Annotated[Count, "enrolled clients"] = 10
-    rounds: Annotated[Count, "rounds of training"] = 15
+    rounds: Annotated[int, Meta(ge=1, le=100_000), "rounds of training"] = 15
     fraction: Annotated[float, Meta(gt=0, le=1), "share of the clients that is drawn each round"] = 1.0
     quorum: Annotated[Natural, "fewest clients whose sum counts; 0: four fifths of those drawn, or the floor"] = 0
     weights: Annotated[Literal["samples", "uniform"], "what a client weighs in the mean: its samples, or 1"] = "samples"
@@ -81,7 +81,7 @@ class Privacy(Section, frozen=True):
     """The budget of the noised part."""
 
     epsilon: Annotated[Positive, "budget; inf: no noise"] = 1.0
-    delta: Annotated[float, Meta(gt=0, lt=1), "of (ε, δ)"] = 1e-5
+    delta: Annotated[float, Meta(ge=1e-100, lt=1), "of (ε, δ)"] = 1e-5
     clip: Annotated[Positive, "θ, L2 norm that an update is clipped to; inf: not clipped"] = 1.0
     calibration: Annotated[Literal["paper", "tight"], "the paper's formula, or exact accounting"] = "paper"
     unit: Annotated[Literal["client", "client-replace"], "a client's update is left out, or replaced"] = "client"
@@ -257,17 +257,29 @@ def meant(word: str, allowed: Iterable[str]) -> str:
 
 
 def _refuse_contradictions(config: Config) -> None:
-    protect, privacy, federation = config.protect, config.privacy, config.federation
+    protect, federation = config.protect, config.federation
     if protect.method == "paraaegis-static" and protect.decay != 1.0:
         raise ConfigError(
             f"paraaegis-static keeps its ratio, so protect.decay must be 1.0, got {protect.decay}; "
             "use method paraaegis-dynamic for a ratio that decays"
         )
-    if math.isinf(privacy.clip) and not math.isinf(privacy.epsilon):
-        raise ConfigError("privacy.clip = inf leaves nothing to calibrate noise to; set a finite clip or epsilon = inf")
     if federation.quorum > config.sampled:
         raise ConfigError(
             f"federation.quorum must be at most the {config.sampled} clients of a round, got {federation.quorum}"
+        )
+    for key, value in (("train.lr", config.train.lr), ("data.alpha", config.data.alpha)):
+        if math.isinf(value):
+            raise ConfigError(f"{key} must be finite, got {value}")
+    _refuse_contradictory_privacy(config)
+
+
+def _refuse_contradictory_privacy(config: Config) -> None:
+    protect, privacy, federation = config.protect, config.privacy, config.federation
+    if math.isinf(privacy.clip) and not math.isinf(privacy.epsilon):
+        raise ConfigError("privacy.clip = inf leaves nothing to calibrate noise to; set a finite clip or epsilon = inf")
+    if privacy.sigma and math.isinf(privacy.epsilon):
+        raise ConfigError(
+            f"privacy.sigma = {privacy.sigma:g} asks for noise and privacy.epsilon = inf for none; set one"
         )
     if privacy.participations and (privacy.calibration == "paper" or protect.method == "varying-dp"):
         raise ConfigError(
@@ -287,6 +299,3 @@ def _refuse_contradictions(config: Config) -> None:
         raise ConfigError(
             f"privacy.floor must be at most the quorum, {federation.quorum or config.sampled}, got {privacy.floor}"
         )
-    for key, value in (("train.lr", config.train.lr), ("data.alpha", config.data.alpha)):
-        if math.isinf(value):
-            raise ConfigError(f"{key} must be finite, got {value}")

@@ -17,6 +17,7 @@ from paraaegis.types import Blob, Grid, Vector
 
 STEP = 2.0**-22
 LIMIT = 2.0**31  # 2^53 steps: beyond it a float64 cannot tell neighbouring steps apart
+LIMIT_STEPS = round(LIMIT / STEP)
 CHUNK = 1 << 18  # values in one chunk of a grid payload
 _NARROW = np.iinfo(np.int32).max
 

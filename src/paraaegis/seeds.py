@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What a stream is for. Numbers are part of the reproducibility promise: append, never reorder."""
+    """What a stream is for. Numbers are part of the reproducibility promise: append (from 8), never reorder."""
 
     MODEL = 0
     SPLIT = 1
@@ -19,8 +19,6 @@ class Purpose(IntEnum):
     NOISE = 3
     SELECT = 4
     SAMPLE = 5
-    KEYS = 6
-    AUGMENT = 7
 
 
 def stream(seed: int, purpose: Purpose, client: int = 0, number: int = 0, attempt: int = 0) -> np.random.Generator:

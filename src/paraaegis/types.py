@@ -53,7 +53,7 @@ class Payload(msgspec.Struct, frozen=True):
 class Learner(Protocol):
     """The seam to any framework: what a silo's model and data must be able to do.
 
-    Vectors are float32 and of one length `d`, the same for every client.
+    Vectors are float32 and of one length `d`, the same for every client. Those that it is given are read-only.
     """
 
     @property
@@ -64,7 +64,7 @@ class Learner(Protocol):
         """The first model, equal for every client of a run."""
 
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
-        """Train locally from `weights` in round `number`; return the new model and what to report."""
+        """Train locally from `weights` in round `number`; the new model, and figures, as a loss, that stay here."""
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
         """The model after the aggregated update `delta`."""

@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 
+import msgspec
 import pytest
 
 from paraaegis.config import make_config
@@ -299,3 +301,27 @@ def test_results_that_were_copied_without_their_lock_are_not_run_again_nor_their
 
     assert len(compare("small", "", cells, tmp_path / "out", False, count).rows) == 1
     assert not ran
+
+
+def test_a_cell_that_diverges_does_not_hold_up_the_others(preset, tmp_path):
+    cells = cells_of(read_preset(str(preset)))
+    train = msgspec.structs.replace(cells[0].config.train, lr=1e30)
+    diverging = replace(cells[0], config=msgspec.structs.replace(cells[0].config, train=train))
+    table = compare("small", "", [diverging, *cells[1:]], tmp_path / "out", False, silent)
+    assert [row.label for row in table.rows] == ["fedavg", "static 20%"]
+    assert list(table.diverged) == [diverging.folder]
+    assert f"Without a result: {diverging.folder} (training of client-" in markdown(table)
+    with pytest.raises(RunError, match="no cell came to a result"):
+        compare("small", "", [diverging], tmp_path / "alone", False, silent)
+
+
+def test_a_preset_that_is_no_text_is_refused_by_name(tmp_path):
+    (tmp_path / "odd.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"preset .*odd\.toml"):
+        read_preset(str(tmp_path / "odd.toml"))
+
+
+def test_no_label_breaks_the_table(preset, tmp_path):
+    cell = replace(cells_of(read_preset(str(preset)))[0], label="a|<b>")
+    table = compare("small", "", [cell], tmp_path / "out", False, silent)
+    assert "| a\\|&lt;b&gt; | " in markdown(table)

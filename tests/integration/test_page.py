@@ -131,6 +131,9 @@ def test_sliders_move_what_is_modelled_and_the_nearest_measured_runs(opened):
     assert before["up"] != after["up"]
     slide(opened, "length", 7.5)
     assert all(shown(opened, name) != after[name] for name in after)
+    here = opened.find_element("css selector", "[name=here]")
+    assert here.is_selected()  # as in the runs of this page
+    here.click()
     slide(opened, "bandwidth", 0)
     slow = shown(opened, "run")
     slide(opened, "bandwidth", 3)

@@ -85,14 +85,16 @@ def rounds_of(folder):
 
 
 def killed_after(lines, method, folder):
-    """Kill the run once this many lines are there; its exit code, and the keys' mode until then."""
+    """Kill the run once this many lines are there; its exit code, and who could read its secrets until then."""
     with started(method, folder) as process:
         deadline = time.monotonic() + 120
         while rounds_of(folder) < lines and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
-        mode = (folder / "keys").stat().st_mode & 0o777 if process.poll() is None else None
+        ended = process.poll() is not None
         process.kill()
-        return process.wait(60), mode
+        code = process.wait(60)
+    secrets = [path for path in (folder / "keys", folder / "checkpoint.npz") if path.exists()]
+    return code, None if ended else max(path.stat().st_mode & 0o777 for path in secrets)
 
 
 def killed_and_ended(method, folder):

@@ -1,6 +1,7 @@
 """One command, one run, one folder: what is written, what is shown, what is refused."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -116,6 +117,19 @@ def test_a_finished_run_returns_its_result_and_changes_nothing(finished, monkeyp
     assert code == 0
     assert json.loads(out) == json.loads(before["result.json"])
     assert contents(folder) == before
+
+
+def test_a_run_that_was_moved_says_where_it_is_and_what_it_lost(finished, monkeypatch, capsys, tmp_path, caplog):
+    shutil.copytree(finished[1], tmp_path / "moved")
+    again = ("run", DIGITS, "--out", tmp_path / "moved", "--json", *words(*QUICK, "protect.method=fedavg"))
+    (tmp_path / "moved" / "model.pt").unlink()
+    code, out, _ = call(monkeypatch, capsys, *again)
+    assert (code, json.loads(out)["folder"]) == (0, str(tmp_path / "moved"))
+    assert "model.pt is gone; --fresh starts over" in caplog.text
+    (tmp_path / "moved" / "ledger.jsonl").unlink()
+    code, _, told = call(monkeypatch, capsys, *again)
+    assert code == 2
+    assert "ledger.jsonl is gone" in told
 
 
 def test_fresh_starts_over_and_json_is_all_of_stdout(finished, monkeypatch, capsys, tmp_path):
@@ -351,6 +365,36 @@ def test_a_metric_that_is_no_number_does_not_lose_the_run(value, tmp_path):
     result = federate(toy_config(), learners, tmp_path)
     assert result.rounds == 3
     assert federate(toy_config(), learners, tmp_path).rounds == 3
+
+
+class InPlace(ToyLearner):
+    """One that changes what it is given, in the method of this name."""
+
+    def __init__(self, method):
+        super().__init__(np.ones((1, 4)))
+        self.method = method
+
+    def train(self, weights, number):
+        if self.method == "train":
+            weights += 1
+        return super().train(weights, number)
+
+    def apply(self, weights, delta):
+        if self.method == "apply":
+            delta += 1
+        return super().apply(weights, delta)
+
+    def evaluate(self, weights):
+        if self.method == "evaluate":
+            weights += 1
+        return super().evaluate(weights)
+
+
+@pytest.mark.parametrize("method", ["train", "apply", "evaluate"])
+def test_a_learner_that_changes_what_it_is_given_is_stopped(method, tmp_path):
+    config = configure("federation.clients=2", "federation.rounds=2", "protect.method=fedavg")
+    with pytest.raises(ValueError, match="read-only"):
+        federate(config, {"a": InPlace(method), "b": InPlace(method)}, tmp_path / "run")
 
 
 def test_clients_with_different_models_stop_before_anything_is_mixed(tmp_path):

@@ -76,6 +76,8 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
     code, _, err = told(monkeypatch, capsys, "run")
     assert code == 130
     assert "goes on from the last checkpoint" in err
+    monkeypatch.setattr("paraaegis.experiments.promise.promise", interrupted)
+    assert told(monkeypatch, capsys, "privacy")[::2] == (130, "stopped\n")  # where there is nothing to go on with
 
 
 def test_nothing_of_the_users_is_overwritten(monkeypatch, capsys, tmp_path):

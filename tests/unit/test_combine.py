@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from paraaegis.crypto import seal
+from paraaegis.crypto.chunks import join, parse
 from paraaegis.crypto.ckks import PROFILES, Secret, new_key
+from paraaegis.crypto.pool import Pool
 from paraaegis.errors import CryptoError, ProtocolError
 from paraaegis.grid import pack_grid, unpack_grid
 from paraaegis.protocol.combine import CkksSum, GridSum, ParallelSum
@@ -126,3 +129,39 @@ def test_an_empty_part_is_a_part():
     total = ParallelSum(3, CkksSum(PROFILE, 0), GridSum(3))
     total.add(Payload("parallel", 3, parts=(ckks(0, 0), grid(0, 3))))
     np.testing.assert_array_equal(values(total.close()), steps(0, 3))
+
+
+def negated(payload):
+    """What a client could make of another's upload, if it got hold of it."""
+    chunks = []
+    for index, blob in enumerate(payload.chunks):
+        count = min(PROFILE.chunk, payload.length - index * PROFILE.chunk)
+        with seal._scratch() as scratch:
+            parsed = parse(PROFILE, blob.view, index, count, SECRET.id)
+            rows = [seal._ciphertext(PROFILE, row, scratch) for row in parsed]
+            for row in rows[1:]:
+                seal._tools(PROFILE).evaluator.negate_inplace(row)
+            chunks.append(Blob(join(PROFILE, SECRET.id, index, count, [seal._save(row, scratch) for row in rows])))
+    return Payload("ckks", payload.length, tuple(chunks))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_upload_that_would_make_a_sum_zero_is_refused_whole(workers, monkeypatch):
+    monkeypatch.setattr("paraaegis.crypto.pool.SMALL", 0)
+    with Pool(workers) as pool:
+        total, first = CkksSum(PROFILE, INSIDE, pool), ckks(0)
+        total.add(first)
+        with pytest.raises(CryptoError, match="transparent"):
+            total.add(negated(first))
+        np.testing.assert_array_equal(values(total.close()), steps(0, INSIDE))
+
+
+@pytest.mark.parametrize("extreme", [2**53 + 1, -(2**53) - 1, -(2**63)])
+def test_values_that_could_overflow_a_sum_are_refused_whole(extreme):
+    total = GridSum(OUTSIDE)
+    total.add(grid(0))
+    odd = steps(1, OUTSIDE)
+    odd[-1] = extreme
+    with pytest.raises(ProtocolError, match="must lie within ±2147483648"):
+        total.add(Payload("grid", OUTSIDE, (Blob(odd.astype("<i8").data),)))
+    np.testing.assert_array_equal(values(total.close()), steps(0, OUTSIDE))

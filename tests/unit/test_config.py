@@ -130,6 +130,15 @@ def test_noise_needs_a_finite_clip():
     assert math.isinf(make_config({}, ["privacy.clip=inf", "privacy.epsilon=inf"]).privacy.clip)
 
 
+@pytest.mark.parametrize("setting", ["privacy.delta=1e-310", "federation.rounds=10000000"])
+def test_what_cannot_be_worked_out_is_refused(setting):
+    assert setting.partition("=")[0] in refusal(setting)
+
+
+def test_noise_that_is_given_is_not_dropped_for_want_of_a_budget():
+    assert "privacy.sigma = 0.5 asks for noise" in refusal("privacy.sigma=0.5", "privacy.epsilon=inf")
+
+
 def test_a_quorum_cannot_exceed_the_clients_of_a_round():
     message = refusal("federation.clients=10", "federation.fraction=0.5", "federation.quorum=6")
     assert "federation.quorum" in message

@@ -189,3 +189,17 @@ def test_what_is_no_fingerprint_is_refused(tmp_path, wrong):
         KeyFolder(tmp_path / "lead").approve({"client-1": wrong})
     with pytest.raises(KeyFileError, match="eight groups"):
         KeyFolder(tmp_path / "silo").create(wrong)
+
+
+def test_a_lead_does_not_follow(tmp_path):
+    lead, other = KeyFolder(tmp_path / "lead"), KeyFolder(tmp_path / "other").create()
+    lead.approve({})
+    with pytest.raises(KeyFileError, match="it cannot follow"):
+        lead.create(other)
+    assert lead.lead == ""
+
+
+def test_keys_are_not_dealt_without_end(tmp_path):
+    with pytest.raises(KeyFileError, match="at most 1000 silos"):
+        deal(tmp_path, 1001)
+    assert list(tmp_path.iterdir()) == []

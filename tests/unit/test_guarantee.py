@@ -8,7 +8,7 @@ from paraaegis.methods import METHODS
 from toy import configure
 
 NOISY = ("privacy.epsilon=1.0", "privacy.clip=1.0", "privacy.calibration=tight", "federation.rounds=50",
-         "federation.quorum=8")  # fmt: skip
+         "federation.quorum=8", "privacy.noise=secret")  # fmt: skip
 KINDS = {
     "fedavg": ("none", "none", "none"),
     "dp-fedavg": ("dp", "dp", "dp"),
@@ -56,3 +56,9 @@ def test_a_replaced_client_needs_twice_the_noise():
 def test_without_noise_nothing_is_promised():
     found = promise(make_config({}, ["protect.method=dp-fedavg", "privacy.epsilon=inf"]))
     assert {one.kind for one in found.guarantees} == {"none"}
+
+
+@pytest.mark.parametrize(("noise", "kind"), [("seeded", "simulated dp"), ("secret", "dp")])
+def test_seeded_noise_promises_a_simulation_and_no_more(noise, kind):
+    found = promise(configure("protect.method=dp-fedavg", *NOISY, f"privacy.noise={noise}")).guarantees
+    assert {one.kind.partition(",")[0] for one in found} == {kind}

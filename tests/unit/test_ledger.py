@@ -138,7 +138,7 @@ def test_every_guarantee_names_its_adversary_and_an_epsilon_its_unit(name):
 def test_a_method_that_votes_never_gets_a_total_epsilon():
     for settings in ([], ["privacy.inside_clip=1.0"]):
         config = configure(*TIGHT, "protect.method=paraaegis-static", "federation.min_samples=10", *settings)
-        assert {one.kind for one in promise(config).guarantees} <= {"dp given the partition", "none"}
+        assert {one.kind for one in promise(config).guarantees} <= {"simulated dp given the partition", "none"}
 
 
 def test_seeded_noise_is_marked_as_a_simulation():

@@ -1,11 +1,14 @@
 """A silo's node answers each message from what lies in its folder."""
 
+from typing import ClassVar
+
 import pytest
 
 from blobs import SAMPLES, make_learner
 from paraaegis.config import make_config
-from paraaegis.engines.flower.client import answer
-from paraaegis.errors import ConfigError, UpdateError
+from paraaegis.engines.flower.client import _replied, answer
+from paraaegis.engines.flower.server import Card, GridCarrier
+from paraaegis.errors import ConfigError, ProtocolError, UpdateError
 from paraaegis.experiments import node as module
 from paraaegis.experiments.node import SiloNode
 from paraaegis.experiments.trial import lay_out
@@ -92,3 +95,36 @@ def test_processes_are_started_for_as_many_values_as_are_worth_it(tmp_path, monk
 def test_noise_that_can_be_replayed_is_refused_outside_a_simulation(tmp_path):
     with pytest.raises(ConfigError, match="protects nobody"):
         Silo(tmp_path, "privacy.noise=seeded").node(simulation=False).card()
+
+
+def test_a_node_that_leaves_before_enrolment_is_named():
+    class Grid:
+        connected: ClassVar = [1, 2]
+
+        def get_node_ids(self):
+            return self.connected
+
+        def pull_messages(self, _):
+            return []
+
+    carrier = GridCarrier(Grid(), deadline=1.0, quorum=2)
+    for node, (name, key_id) in enumerate([("client-0", "a"), ("client-1", "")], 1):
+        carrier._enter(node, Card(name=name, length=3, public=b"p", key_id=key_id, leads=name == "client-0"))
+    present = carrier.meet(["client-0", "client-1"], patience=0, enough=2)
+    Grid.connected = [2]
+    with pytest.raises(ProtocolError, match="client-0 left before enrolment"):
+        carrier.enrol(present)
+
+
+@pytest.mark.parametrize(("error", "told"), [
+    (UpdateError("values up to 0.123 of patient 7"), "its update cannot be sent; the reason is in its node's log"),
+    (ValueError("patient 7"), "it failed; the reason is in its node's log"),
+    (ProtocolError("round 3 was answered already"), "round 3 was answered already"),
+])  # fmt: skip
+def test_a_server_hears_of_errors_but_nothing_of_data(capsys, monkeypatch, error, told):
+    def work():
+        raise error
+
+    monkeypatch.setattr("paraaegis.engines.flower.client.Message", lambda content, reply_to: content)
+    assert _replied(None, work).config_records["error"]["text"] == told
+    assert ("patient 7" in capsys.readouterr().err) == ("patient 7" in str(error))

@@ -10,6 +10,7 @@ from paraaegis.config import make_config
 from paraaegis.errors import ConfigError, RunError, UpdateError
 from paraaegis.experiments.pilot import Pilot, fly
 from paraaegis.experiments.planner import RATIOS, RESERVE, Wish, configured, mean_ratio, plan, train_seconds_of
+from paraaegis.experiments.run import check_config
 from paraaegis.privacy.budget import inside_noise, noise
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.protocol.state import Line
@@ -146,6 +147,7 @@ def test_a_pilot_that_diverges_has_learnt_nothing():
 
 def test_a_pilots_noise_is_that_of_the_whole_run_inside_and_outside():
     settings = ["protect.method=paraaegis-static", "privacy.inside_clip=5.0", "privacy.clip=2.0",
+                "protect.carry=true", "engine.name=flower",
                 "federation.rounds=40", "privacy.epsilon=1.0", "privacy.calibration=tight",
                 "federation.clients=3"]  # fmt: skip
     config, flown = make_config({}, settings), []
@@ -159,6 +161,9 @@ def test_a_pilots_noise_is_that_of_the_whole_run_inside_and_outside():
     fly(config, 3, play=play)
     for find in (noise, inside_noise):
         assert find(flown[-1], 2).sigmas[0] == pytest.approx(find(config, 2).sigmas[0])
+    for chosen in flown:
+        check_config(chosen)  # also plain averaging, which knows no clip inside and carries nothing over
+        assert chosen.engine.name == "local"
 
 
 def test_a_pilot_without_accuracies_is_refused():
@@ -174,3 +179,10 @@ def test_a_pilot_without_accuracies_is_refused():
 def test_a_method_without_a_ratio_is_refused():
     with pytest.raises(ConfigError, match="a ratio is planned for paraaegis-feedback"):
         asked("fedavg")
+
+
+def test_a_usual_ratio_that_the_next_one_beats_gives_way_to_that():
+    config = make_config(
+        {}, ["federation.clients=10", "privacy.calibration=tight", "protect.method=paraaegis-feedback"]
+    )
+    assert plan(config, Wish(length=100_000), MACHINE).choice.ratio == 0.07  # two ciphertexts, as 5%

@@ -149,3 +149,20 @@ def test_a_round_that_is_played_again_starts_from_the_learner_before_it(opened):
     np.testing.assert_array_equal(opened().learner()["momentum"], third["momentum"])
     opened().save(replace(STATE, number=4, attempt=2, phase="sent"))
     np.testing.assert_array_equal(opened().learner(again=True)["momentum"], first["momentum"])
+
+
+def test_what_was_loaded_cannot_be_changed_in_place_and_taken_for_unchanged(opened):
+    opened().save(STATE, LEARNT)
+    store = opened()
+    for array in (store.state().weights, store.learner()["momentum"]):
+        with pytest.raises(ValueError, match="read-only"):
+            array += 1
+
+
+def test_an_old_run_that_is_damaged_does_not_keep_a_new_one_from_its_end(opened, tmp_path):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "manifest.json").write_text("{")
+    store = opened(tmp_path / "new")
+    store.save(STATE, LEARNT)
+    store.finish()
+    assert same(opened(tmp_path / "new").state(), STATE)

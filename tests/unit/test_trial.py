@@ -1,6 +1,7 @@
 """A trial finds its folder as an earlier one left it, however that ended."""
 
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -9,9 +10,11 @@ from blobs import SAMPLES
 from paraaegis.config import make_config
 from paraaegis.engines.flower.trial import Trial, sweep
 from paraaegis.errors import RunError
+from paraaegis.experiments.run import complete
 from paraaegis.experiments.trial import gather, lay_out
 from paraaegis.experiments.wire import resolve
-from paraaegis.protocol.state import ServerState
+from paraaegis.privacy.ledger import Ledger, Release
+from paraaegis.protocol.state import Line, ServerState
 
 
 def configured():
@@ -78,3 +81,22 @@ def test_flowers_commands_run_in_the_trials_own_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("paraaegis.engines.flower.trial._tool", lambda _: str(tool))
     (tmp_path / "here").mkdir()
     assert Trial(tmp_path / "here", {}).flwr("list")["where"] == str(tmp_path / "here")
+
+
+def test_a_trial_that_is_over_keeps_its_ledger_though_its_nodes_are_gone(tmp_path):
+    folder, nodes = lay_out(configured(), tmp_path)
+    for name, node in nodes.items():
+        Ledger(None, node / "ledger.jsonl").record(
+            [Release(round=1, client=name, what="update", server="noised", clients="noised", clip=1.0, sigma=1.0)]
+        )
+    folder.append(Line(round=1, ratio=0.1, elected=1, clients=list(nodes)))
+    gather(folder, nodes)
+    complete(configured(), folder, "")
+    spent = folder.ledger.read_bytes()
+    assert len(spent.splitlines()) == 2
+    shutil.rmtree(tmp_path / "nodes")
+    folder, nodes = lay_out(configured(), tmp_path)
+    assert not (tmp_path / "nodes").exists()
+    with pytest.raises(RunError, match="what was spent is not forgotten"):
+        gather(folder, nodes)
+    assert folder.ledger.read_bytes() == spent

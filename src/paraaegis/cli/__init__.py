@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from typing import NoReturn
@@ -16,6 +17,7 @@ def main() -> None:
     import click
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("torch").setLevel(logging.WARNING)  # which else has words of its own after Ctrl-C
     try:
         from paraaegis.cli.app import app
 
@@ -27,12 +29,18 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except OSError as error:
-        _end(f"error: {error.filename or 'the system'}: {error.strerror or error}", 2)
+        room = "; the same command goes on once there is room" if error.errno == errno.ENOSPC and _resumes() else ""
+        _end(f"error: {error.filename or 'the system'}: {error.strerror or error}{room}", 2)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
-        _end("stopped; the same command, without --fresh, goes on from the last checkpoint", INTERRUPTED)
+        goes_on = "; the same command, without --fresh, goes on from the last checkpoint" if _resumes() else ""
+        _end(f"stopped{goes_on}", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _resumes() -> bool:
+    return sys.argv[1:2] in (["run"], ["compare"], ["federation"])
 
 
 def _end(text: str, code: int) -> NoReturn:

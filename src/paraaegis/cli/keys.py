@@ -85,7 +85,8 @@ def show(folder: Annotated[Path, typer.Argument(help="A key folder.")], as_json:
     from paraaegis.experiments.enrolment import KeyFolder
 
     if not (folder / "identity").exists() and not (folder / "keys").exists():
-        raise ConfigError(f"{folder} is not a silo's key folder: it holds neither an identity nor keys")
+        public = "; public.toml in it is the server's, and not secret" if (folder / "public.toml").exists() else ""
+        raise ConfigError(f"{folder} is not a silo's key folder: it holds neither an identity nor keys{public}")
     shown = KeyFolder(folder).show()
     if as_json:
         print_json(shown)

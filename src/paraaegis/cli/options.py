@@ -12,7 +12,10 @@ from paraaegis.config import Config, load_config, make_config
 from paraaegis.errors import ConfigError
 
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key, such as protect.ratio=0.05.")
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change one key, such as protect.ratio=0.05; wins over other options."
+    ),
 ]
 
 

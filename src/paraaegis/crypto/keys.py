@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,7 +93,7 @@ def read_secret(path: Path) -> bytes:
     except OSError as error:
         raise KeyFileError(f"no key file at {path}: {error.strerror}") from error
     if mode & 0o077:
-        raise KeyFileError(f"{path} can be read by others (mode {mode:o}); run: chmod 600 {path}")
+        raise KeyFileError(f"{path} can be read by others (mode {mode:o}); run: chmod 600 {shlex.quote(str(path))}")
     return path.read_bytes()
 
 

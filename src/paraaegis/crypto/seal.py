@@ -147,10 +147,14 @@ class ChunkSums:
         if index not in self._sums:
             self._sums[index] = loaded
             return
-        evaluator = _tools(self.profile).evaluator
-        operation = evaluator.sub_inplace if subtract else evaluator.add_inplace
-        for total, one in zip(self._sums[index], loaded, strict=True):
-            operation(total, one)
+        evaluator, merged = _tools(self.profile).evaluator, [_seal().Ciphertext() for _ in loaded]
+        operation = evaluator.sub if subtract else evaluator.add
+        try:
+            for total, one, result in zip(self._sums[index], loaded, merged, strict=True):
+                operation(total, one, result)
+        except (RuntimeError, ValueError) as error:  # as where a sum would be zero
+            raise CryptoError(f"chunk {index} cannot be added: {error}") from error
+        self._sums[index] = merged
 
     def close(self, index: int, count: int, key_id: bytes) -> bytes:
         """The sum's chunk number `index`; its ciphertexts are let go."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import html
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import fmean, stdev
 
 import msgspec
 
-from paraaegis.errors import RunError
+from paraaegis.errors import RunError, UpdateError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.preset import Cell
 from paraaegis.experiments.run import OnLine, Result, check_config, read_done, run
@@ -40,6 +41,7 @@ class Table(msgspec.Struct, kw_only=True):
     title: str
     paper: str
     rows: list[TableRow]
+    diverged: dict[str, str] = {}  # cells that stopped with an update that cannot be sent, and what they said
 
 
 def compare(
@@ -56,14 +58,20 @@ def compare(
     for cell in wanted:
         check_config(cell.config)
     _check_folder(title, cells, out)
+    diverged: dict[str, str] = {}
     for index, cell in enumerate(wanted):
         if not fresh and _result(cell, out) is not None:
             continue  # and neither its data nor its machine is needed again
         name = f"{index + 1}/{len(wanted)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")
-        with shown(name, cell.config.federation.rounds) as show:
-            run(cell.config, out / cell.folder, fresh, show)
+        try:
+            with shown(name, cell.config.federation.rounds) as show:
+                run(cell.config, out / cell.folder, fresh, show)
+        except UpdateError as error:  # a result of its own kind: the others are not held up
+            diverged[cell.folder] = str(error)
     rows = [row_of(cell, result) for cell in cells if (result := _result(cell, out)) is not None]
-    table = Table(title=title, paper=paper, rows=rows)
+    if not rows:
+        raise RunError(f"no cell came to a result: {'; '.join(f'{name}: {why}' for name, why in diverged.items())}")
+    table = Table(title=title, paper=paper, rows=rows, diverged=diverged)
     write_whole(out / "table.json", lambda file: file.write(msgspec.json.format(msgspec.json.encode(table), indent=2)))
     write_whole(out / "table.md", lambda file: file.write(markdown(table).encode()))
     return table
@@ -165,14 +173,22 @@ def explained(table: Table) -> str:
     """What the columns mean."""
     seeds = " ±: standard deviation over seeds." if len({row.seed for row in table.rows}) > 1 else ""
     shared = " †: the machine had other work; not comparable." if any(row.shared for row in table.rows) else ""
-    return f"Efficiency = 100 · accuracy / seconds.{seeds}{shared} MB: all clients together, a round, first split."
+    lost = "".join(f" Without a result: {name} ({why})." for name, why in table.diverged.items())
+    return (
+        f"Efficiency = 100 · accuracy / seconds.{seeds}{shared} MB: all clients together, a round, first split.{lost}"
+    )
 
 
 def markdown(table: Table) -> str:
     """The table for a document."""
     splits = splits_of(table)
     names = ["method", *headers(splits)]
-    lines = [f"**{table.title}**", "", "| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
-    lines += [f"| {label} | " + " | ".join(cells_text(rows, splits)) + " |" for label, rows in by_label(table)]
+    lines = [f"**{table.title}**", "", as_row(names), "|---" + "|---:" * (len(names) - 1) + "|"]
+    lines += [as_row([label, *cells_text(rows, splits)]) for label, rows in by_label(table)]
     lines += ["", explained(table), ""]
     return "\n".join(lines)
+
+
+def as_row(cells: Iterable[str]) -> str:
+    """A row of a Markdown table."""
+    return "| " + " | ".join(html.escape(cell, quote=False).replace("|", "\\|") for cell in cells) + " |"

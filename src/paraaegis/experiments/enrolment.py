@@ -22,8 +22,10 @@ from paraaegis.crypto.keys import (
     write_secret,
 )
 from paraaegis.errors import KeyFileError
+from paraaegis.files import write_whole
 
 PROFILE = "precise"
+MOST_SILOS = 1000
 
 
 class Shown(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -48,11 +50,14 @@ class KeyFolder:
 
     def create(self, lead: str = "") -> str:
         """Make this silo's pair, once; remember who leads. Returns the fingerprint to tell the lead."""
+        if lead and self.leads:
+            raise KeyFileError(f"{self.path} leads, with silos that it approved; it cannot follow {lead} as well")
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not self.identity.exists():
             new_identity(self.identity)
         if lead:
-            self._lead.write_text(tomli_w.dumps({"lead": _checked(lead)}))
+            content = tomli_w.dumps({"lead": _checked(lead)}).encode()
+            write_whole(self._lead, lambda file: file.write(content))
         return fingerprint_of(self.public)
 
     @property
@@ -158,6 +163,8 @@ def _checked(fingerprint: str) -> str:
 
 def deal(folder: Path, clients: int, chosen: str = PROFILE) -> list[Path]:
     """A folder a silo with its own pair and the common secrets, to be carried there by someone all trust."""
+    if clients > MOST_SILOS:
+        raise KeyFileError(f"keys are dealt to at most {MOST_SILOS} silos at a time, got {clients}")
     keys, folders = fresh_keys(chosen), [folder / f"client-{index}" for index in range(clients)]
     if taken := [path for path in [*folders, folder / "server"] if path.exists()]:
         raise KeyFileError(f"{taken[0]} is there already; choose another folder, keys are never overwritten")

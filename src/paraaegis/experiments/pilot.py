@@ -64,10 +64,16 @@ def fly(
     noise = promise(config)
     sigma = noise.sigma * config.privacy.clip / noise.clip if noise.clip else 0.0  # privacy.sigma is that of its clip
     privacy = msgspec.structs.replace(config.privacy, sigma=sigma)
-    config = msgspec.structs.replace(config, federation=federation, privacy=privacy)
+    engine = msgspec.structs.replace(config.engine, name="local")
+    config = msgspec.structs.replace(config, federation=federation, privacy=privacy, engine=engine)
+    bare = msgspec.structs.replace(
+        config,
+        protect=msgspec.structs.replace(config.protect, carry=False),
+        privacy=msgspec.structs.replace(privacy, inside_clip=0.0),
+    )
     with tempfile.TemporaryDirectory(prefix="paraaegis-pilot-") as place:
 
-        def lines_of(name: str, method: str, ratio: float) -> list[Line]:
+        def lines_of(name: str, config: Config, method: str, ratio: float) -> list[Line]:
             progress(name)
             protect = msgspec.structs.replace(config.protect, method=method, ratio=ratio, decay=1.0)
             play(msgspec.structs.replace(config, protect=protect), Path(place) / name)
@@ -75,11 +81,11 @@ def fly(
 
         def reached(ratio: float) -> float:
             try:
-                return _accuracy(lines_of(f"{method} {100 * ratio:g}%", method, ratio))
+                return _accuracy(lines_of(f"{method} {100 * ratio:g}%", config, method, ratio))
             except UpdateError:  # it diverged: nothing was learnt
                 return 0.0
 
-        plain = lines_of("fedavg", "fedavg", 0.0)
+        plain = lines_of("fedavg", bare, "fedavg", 0.0)
         method = ALIASES.get(config.protect.method, config.protect.method)
         found = {str(ratio): reached(ratio) for ratio in RATIOS}
     return Pilot(

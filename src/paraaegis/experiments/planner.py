@@ -205,4 +205,5 @@ def _chosen(method: str, wish: Wish, fitting: Sequence[Choice]) -> Choice:
         return fitting[0]
     if wish.seconds is not None or wish.megabytes is not None:
         return fitting[-1]
-    return min(fitting, key=lambda choice: (abs(choice.ratio - USUAL[method]), -choice.decay))
+    usual = USUAL[method]  # or the next above it, where that costs no more
+    return min(fitting, key=lambda choice: (choice.ratio < usual, abs(choice.ratio - usual), -choice.decay))

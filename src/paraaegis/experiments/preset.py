@@ -76,14 +76,14 @@ def read_preset(name: str) -> Preset:
         path = Path(name)
         if not path.is_file():
             raise ConfigError(f"there is no preset file {name}")
-        text = path.read_text()
+        content = path.read_bytes()
     elif name in preset_names():
-        text = (files("paraaegis.configs") / f"{name}.toml").read_text()
+        content = (files("paraaegis.configs") / f"{name}.toml").read_bytes()
     else:
         raise ConfigError(f"preset must be one of {', '.join(preset_names())} or a path, got {name!r}")
     try:
-        return msgspec.convert(tomllib.loads(text), Preset)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        return msgspec.convert(tomllib.loads(content.decode()), Preset)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"preset {name}: {error}") from error
 
 

@@ -77,7 +77,9 @@ def promise(config: Config) -> Promise:
     half = find_method(config.protect.method).client(Materials(config, make_keys(config)))
     parts = [*half.exposures, *([VOTES] if half.votes else []), *([SAMPLES] if _counted(config) else [])]
     rounds = range(1, (config.privacy.participations or config.federation.rounds) + 1)
-    return _promise(config, [release for number in rounds for release in releases_of(parts, "any", number)])
+    seeded = config.privacy.noise == "seeded"
+    releases = [release for number in rounds for release in releases_of(parts, "any", number, simulated=seeded)]
+    return _promise(config, releases)
 
 
 def _with_samples(config: Config) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from paraaegis.version import __version__
 
 OnLine = Callable[[Line], None]
 SaveModel = Callable[[Path, Vector], None]
+_log = logging.getLogger(__name__)
 
 
 class Result(msgspec.Struct, kw_only=True):
@@ -102,6 +104,10 @@ def _run(
     folder = RunFolder(out)
     with folder.claimed(config, fresh):
         if (done := read_done(folder)) is not None:
+            if not folder.ledger.exists():
+                raise RunError(f"{folder.ledger} is gone, and with it what this run spent; bring back a copy")
+            if save_model is not None and not folder.model.exists():
+                _log.warning("%s is gone; %s", folder.model, folder.remedy)
             folder.tidy()
             return done
         with SecretPool(config.engine.processes) as clients_pool, Pool(config.engine.processes) as server_pool:
@@ -123,7 +129,7 @@ def read_done(folder: RunFolder) -> Result | None:
     if (content := folder.read_result()) is None:
         return None
     try:
-        return msgspec.convert(content, Result)
+        return msgspec.convert(content | {"folder": str(folder.path)}, Result)  # it may have been moved
     except msgspec.ValidationError as error:
         raise RunError(f"{folder.result} is damaged: {error}; {folder.remedy}") from error
 

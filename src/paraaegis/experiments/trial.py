@@ -44,13 +44,15 @@ def up(
     check_installed()
     sweep(place)
     folder, nodes = prepare(config, out, fresh)
-    if not _is_over(folder):
+    over = _is_over(folder)
+    if not over:
         say(f"starting a SuperLink and {len(nodes)} SuperNodes on this machine")
         with Trial(place, nodes) as trial:
             run = trial.run(write_app(place / "app"), {"folder": str(folder.path.resolve())})
             say(f"run {run}; logs are in {place / 'logs'}")
             follow(trial, run, folder, on_line, place / "logs")
-    gather(folder, nodes)
+    if not over or not folder.ledger.exists():
+        gather(folder, nodes)
     done = read_done(folder)
     if done is None:
         raise RunError(f"{folder.result} is gone")
@@ -81,7 +83,7 @@ def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder
     missing = [node for node in nodes.values() if not (node / "identity").exists()]
     if missing and any((node / "runs").exists() for node in nodes.values()):
         raise RunError(f"{missing[0] / 'identity'} is gone, and the run cannot go on without it; {folder.remedy}")
-    if missing:
+    if missing and not _is_over(folder):
         keys = make_keys(resolved)
         for node in nodes.values():
             node.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -131,6 +133,8 @@ def gather(folder: RunFolder, nodes: dict[str, Path]) -> None:
     """Bring together what a run in one process leaves in one folder: all clients' ledgers, and the model."""
     ledgers = [node / "ledger.jsonl" for node in nodes.values()]
     content = b"".join(path.read_bytes() for path in ledgers if path.exists())
+    if folder.ledger.exists() and len(content) < folder.ledger.stat().st_size:
+        raise RunError(f"{folder.ledger} tells of more than the silos' ledgers do, and what was spent is not forgotten")
     write_whole(folder.ledger, lambda file: file.write(content))
     models = [node / "model.pt" for node in nodes.values() if (node / "model.pt").exists()]
     if models:

@@ -97,4 +97,6 @@ def remark_sensitivity(clip: float, min_samples: int) -> float:
     It prints the minimum over clients of 2θ/|D_i|, which would be the largest data set's; its own final bound and
     the work it follows use the smallest.
     """
+    if min_samples < 1:
+        raise PrivacyError(f"the paper's noise needs federation.min_samples, the smallest data size, got {min_samples}")
     return 2 * clip / min_samples

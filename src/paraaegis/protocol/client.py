@@ -203,7 +203,7 @@ def _catch_up(
         came = [aggregate.number for aggregate in aggregates]
         raise ProtocolError(f"{silo.name} needs the aggregates of rounds {state.applied + 1} to {until}, got {came}")
     with watch("evaluate"):
-        metrics = silo.learner.evaluate(state.weights) if state.applied else {}
+        metrics = silo.learner.evaluate(algorithm.read_only(state.weights)) if state.applied else {}
     if metrics and silo.holdout:
         silo.ledger.record(silo.releases(state.applied, 0, [METRICS]))
     state = replace(state, phase="idle", update=None, kept=None, elected=None, turn=None)

@@ -16,7 +16,7 @@ from paraaegis.cores import each
 from paraaegis.crypto.ckks import CipherSum, Profile
 from paraaegis.crypto.pool import Pool
 from paraaegis.errors import CryptoError, ProtocolError
-from paraaegis.grid import iterate_grid, pack_grid
+from paraaegis.grid import LIMIT, LIMIT_STEPS, iterate_grid, pack_grid
 from paraaegis.types import Payload
 
 
@@ -62,12 +62,16 @@ class GridSum:
     def _merge(self, upload: Payload, operation: np.ufunc) -> None:
         expect_kind(upload, self._kind)
         expect_length(upload, self.values.size)
+        chunks = list(iterate_grid(upload.chunks, upload.length))
+        for _, steps in chunks:  # the first few hundred uploads within the limit cannot overflow a sum
+            if steps.itemsize == 8 and not -LIMIT_STEPS <= steps.min() <= steps.max() <= LIMIT_STEPS:
+                raise ProtocolError(f"an upload's values must lie within ±{LIMIT:.0f}, got larger ones")
 
         def merge(_: int, chunk: tuple[slice, NDArray[np.signedinteger]]) -> None:
             where, steps = chunk
             operation(self.values[where], steps, out=self.values[where])
 
-        each(merge, iterate_grid(upload.chunks, upload.length))
+        each(merge, chunks)
 
     def close(self) -> Payload:
         """See Sum."""

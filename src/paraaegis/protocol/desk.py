@@ -6,10 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from paraaegis.errors import CryptoError, DriftError, ProtocolError
-from paraaegis.protocol.combine import ServerHalf
+from paraaegis.protocol.combine import ServerHalf, Sum
 from paraaegis.protocol.messages import (
     Aggregate,
     Begin,
@@ -25,7 +24,7 @@ from paraaegis.protocol.messages import (
 )
 from paraaegis.protocol.plan import Plan
 from paraaegis.protocol.state import Line, ServerState
-from paraaegis.types import Blob, Payload
+from paraaegis.types import Blob
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,6 @@ class Reply:
     frames: Frames = ()
     error: str = ""
     lost: bool = False
-
-
-class Closable(Protocol):
-    """A sum that has all it needs."""
-
-    def close(self) -> Payload:
-        """The aggregate's payload."""
 
 
 Keep = Callable[[Aggregate], Aggregate]
@@ -150,7 +142,7 @@ class Desk:
         self.state.stopped = f"round {line.round}: {line.declined[first]}"
         return True
 
-    def combine(self, line: Line, total: Closable | None, counted: list[str], elected: Blob | None) -> None:
+    def combine(self, line: Line, total: Sum | None, counted: list[str], elected: Blob | None) -> None:
         """Line 18 of Algorithm 1: close the sum, or abort the round where too few are left."""
         start = time.perf_counter()
         number, attempt = line.round, self.state.attempt

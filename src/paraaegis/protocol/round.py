@@ -26,7 +26,7 @@ from paraaegis.types import Blob, Mask, Vector
 
 def train(silo: Silo, state: ClientState, number: int) -> Vector:
     """Lines 5 and 6: train K epochs; the update u, with what earlier rounds withheld."""
-    trained, _ = silo.learner.train(state.weights, number)
+    trained, _ = silo.learner.train(read_only(state.weights), number)
     if trained.shape != state.weights.shape:
         raise UpdateError(f"a model of {state.weights.size} values was expected after training, got {trained.size}")
     update: Vector = trained - state.weights
@@ -127,9 +127,16 @@ def reveal(silo: Silo, state: ClientState, aggregate: Aggregate, elected: Mask |
 
 def apply(silo: Silo, state: ClientState, delta: Vector | None, aggregate: Aggregate) -> ClientState:
     """Line 22, and the fate of what was withheld: it stays withheld, or all of it returns if it was not counted."""
-    weights = state.weights if delta is None else silo.learner.apply(state.weights, delta)
+    weights = state.weights if delta is None else silo.learner.apply(read_only(state.weights), read_only(delta))
     residual = state.residual
     if state.number == aggregate.number and silo.half.withholds and state.update is not None:
         sent = state.phase == "sent" and state.attempt == aggregate.attempt
         residual = state.kept if sent and silo.name in aggregate.clients else state.update
     return replace(state, weights=weights, residual=residual, applied=aggregate.number)
+
+
+def read_only(vector: Vector) -> Vector:
+    """A view for a learner: what it changed in place would look as if it had learnt nothing."""
+    view = vector.view()
+    view.flags.writeable = False
+    return view

@@ -110,6 +110,6 @@ def answer(node: Node, frames: Frames) -> Frames:
         if new is not state:
             store.save(new, silo.learner.state() if trains else None, again)
         if isinstance(message, Finish):
-            store.finish()
             node.finished(new)
+            store.finish()
     return pack(reply)

@@ -95,6 +95,8 @@ class GridCarrier:
     def _ask(self, contents: Mapping[str, RecordDict], kind: str) -> dict[str, RecordDict]:
         """An exchange that everyone must answer."""
         present = self._present()
+        if gone := sorted(set(contents) - set(present)):
+            raise ProtocolError(f"{', '.join(gone)} left before enrolment; start the run again when they are back")
         messages = (
             (client, Message(content, present[client], kind, ttl=self._deadline))
             for client, content in contents.items()

@@ -107,7 +107,8 @@ class Store:
         for folder in self._folder.parent.iterdir():
             if folder == self._folder or not (folder / "manifest.json").exists():
                 continue
-            with suppress(BlockingIOError), Store(folder, wait=False) as past:  # a run that goes on is not over
+            # A run that goes on is not over; one that is damaged is no reason not to end this one.
+            with suppress(BlockingIOError, RunError), Store(folder, wait=False) as past:
                 if past._manifest.over:
                     past._replace(_Manifest(over=True))
 
@@ -127,6 +128,7 @@ class Store:
             array: NDArray[Any] = np.load(self._folder / file, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise RunError(f"{self._folder / file} is missing or damaged: {error}") from error
+        array.flags.writeable = False  # `save` takes the same array for unchanged
         return array
 
     def _write(self, name: str, array: NDArray[Any], number: int) -> str:

@@ -59,7 +59,7 @@ function distance(run, setting) {
 }
 // Sliders that span decades move in their logarithm.
 const SLIDERS = {
-  ratio: { min: Math.log10(0.001), max: 0, step: 0.01, read: (x) => 10 ** x, write: Math.log10, show: (x) => `${(100 * x).toPrecision(3)} %` },
+  ratio: { min: Math.log10(0.001), max: 0, step: 0.01, read: (x) => 10 ** x, write: Math.log10, show: (x) => `${(100 * x).toPrecision(2)} %` },
   decay: { min: 0.8, max: 1, step: 0.005, read: (x) => x, write: (x) => x, show: (x) => x.toFixed(3) },
   clients: { min: 2, max: 200, step: 1, read: (x) => x, write: (x) => x, show: (x) => String(x) },
   rounds: { min: 1, max: 300, step: 1, read: (x) => x, write: (x) => x, show: (x) => String(x) },
@@ -72,7 +72,8 @@ function explore(data) {
   const place = document.getElementById("explorer");
   const field = (name) => place.querySelector(`[name="${name}"]`);
   const here = field("here");
-  const start = Object.assign({ ratio: 0.05, decay: 1, bandwidth: 100, budget: 40 }, data.start);
+  const start = Object.assign({ decay: 1, bandwidth: 100, budget: 40 }, data.start);
+  here.checked = start.here;
   for (const [name, slider] of Object.entries(SLIDERS)) {
     const input = field(name);
     Object.assign(input, { min: slider.min, max: slider.max, step: slider.step });

@@ -114,8 +114,12 @@ def _phases(runs: Sequence[Run]) -> Figure:
     def mean(run: Run, phase: str) -> float:
         return sum(line.seconds.get(phase, 0.0) for line in run.lines) / len(run.lines)
 
-    data = [_bars(phase, colour, runs, [mean(run, phase) for run in runs]) for phase, colour in PHASES.items()]
-    return {"data": data, "layout": _tall(runs, "stack", "seconds a round (mean of clients)")}
+    data = [
+        _bars("combine (server)" if phase == "combine" else phase, colour, runs, [mean(run, phase) for run in runs])
+        for phase, colour in PHASES.items()
+    ]
+    title = "seconds a round: of a client (mean; others work at the same time), and of the server for all of them"
+    return {"data": data, "layout": _tall(runs, "stack", title)}
 
 
 def _bytes(runs: Sequence[Run]) -> Figure:

@@ -48,8 +48,8 @@ def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
         "run": lambda run: run.label + (" (stopped)" if run.result.stopped else " (running)" if run.running else ""),
         "accuracy, %": lambda run: _or_empty(None if run.accuracy != run.accuracy else run.accuracy),
         "seconds": lambda run: f"{run.result.seconds:.1f}" + (" †" if run.shared else ""),
-        "MB up": lambda run: f"{run.megabytes('up'):.2f}",
-        "MB down": lambda run: f"{run.megabytes('down'):.2f}",
+        "MB up, a client": lambda run: f"{run.megabytes('up'):.2f}",
+        "MB down, a client": lambda run: f"{run.megabytes('down'):.2f}",
         "rounds": lambda run: str(run.result.rounds),
     }
     if any(paper_accuracy(run) for run in runs):
@@ -74,7 +74,7 @@ def _or_empty(value: float | None) -> str:
 def notes(runs: Sequence[Run]) -> str:
     """What the table of results does not say of itself."""
     shared = " † beside other work on the same machine: not comparable." if any(run.shared for run in runs) else ""
-    return f"MB: a client and round.{shared}"
+    return f"MB: a round.{shared}"
 
 
 def over_seeds(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import tomli_w
 
+from paraaegis.config import as_toml
 from paraaegis.experiments.cost import ALIASES, Machine
 from paraaegis.experiments.report.collect import Run
 from paraaegis.experiments.report.explorer import explorer
@@ -143,4 +143,4 @@ def _flat(table: Mapping[str, Any], key: str = "") -> dict[str, Any]:
 
 
 def _settings(found: Mapping[str, Any]) -> str:
-    return "\n".join(tomli_w.dumps({"value": value}).replace("value", key, 1).strip() for key, value in found.items())
+    return "\n".join(f"{key} = {as_toml(value)}" for key, value in found.items())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paraaegis.experiments.compare import as_row
 from paraaegis.experiments.report.collect import Run
 from paraaegis.experiments.report.figures import pareto
 from paraaegis.experiments.report.findings import headline, notes, over_seeds, results
@@ -64,5 +65,4 @@ def markdown(runs: Sequence[Run]) -> str:
 
 
 def _markdown_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    return "\n".join([as_row(names), "|---" + "|---:" * (len(names) - 1) + "|", *map(as_row, rows)])
