@@ -9,6 +9,8 @@ from paraaegis.experiments.report.collect import Run
 from paraaegis.experiments.report.looks import OTHER, STYLES
 
 Figure = dict[str, Any]
+# Static and dynamic lie close together, and so do feedback's splits.
+_LABELS = {"paraaegis-dynamic": "top center", "paraaegis-feedback": "middle right"}
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 PHASES = {"train": "#0072B2", "evaluate": "#999999", "vote": "#F0E442", "protect": "#E69F00", "combine": "#CC79A7",
           "reveal": "#009E73"}  # fmt: skip
@@ -59,7 +61,7 @@ def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], timed: boo
                 "type": "scatter",
                 "mode": "markers+text",
                 "text": [run.mark],
-                "textposition": "bottom center",
+                "textposition": _LABELS.get(run.result.method, "bottom center"),
                 "textfont": {"size": 9},
                 "name": run.label,
                 "legendgroup": run.result.method,
