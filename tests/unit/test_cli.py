@@ -69,14 +69,14 @@ def test_a_refused_setting_is_one_clear_line_and_code_two(monkeypatch, capsys, s
 
 
 def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("paraaegis.experiments.run.run", interrupted)
+    monkeypatch.setattr("paraaegis.experiments.learners.make_classroom", interrupted)
     code, _, err = told(monkeypatch, capsys, "run")
     assert code == 130
     assert "goes on from the last checkpoint" in err
-    monkeypatch.setattr("paraaegis.experiments.promise.promise", interrupted)
+    monkeypatch.setattr("paraaegis.experiments.promise.check_method", interrupted)
     assert told(monkeypatch, capsys, "privacy")[::2] == (130, "stopped\n")  # where there is nothing to go on with
 
 

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import print_json
+from paraaegis.cli.options import Json, print_json
 from paraaegis.errors import ConfigError
 
 app = typer.Typer(help="Make, show and hand out a federation's keys.", no_args_is_help=True)
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 Profile = Annotated[str, typer.Option(help="The CKKS profile of the configuration.")]
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from typing import Annotated
 
 import msgspec
-import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+from paraaegis.cli.options import Json
 
 
 def _show(rows: Iterable[dict[str, str]], as_json: bool) -> None:

@@ -17,6 +17,7 @@ Settings = Annotated[
         "--set", metavar="KEY=VALUE", help="Change one key, such as protect.ratio=0.05; wins over other options."
     ),
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 def chosen_config(path: Path | None, settings: list[str] | None) -> Config:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Settings, print_json
+from paraaegis.cli.options import Json, Settings, print_json
 from paraaegis.config import Config, load_config, make_config
 from paraaegis.errors import ConfigError
 
@@ -27,7 +27,7 @@ def privacy(
     ] = None,
     sampling: Annotated[float | None, typer.Option(help="The fraction of clients in a round.")] = None,
     decay: Annotated[float | None, typer.Option(help="varying-dp: the noise's ratio a round.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the noise and the guarantee of a configuration, by adversary and unit; for a run, what it has spent."""
     named = {
