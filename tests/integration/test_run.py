@@ -316,10 +316,9 @@ def test_a_damaged_file_is_refused_by_name_and_fresh_helps(half, name, damage):
     assert federate(toy_config(), toys(), half, fresh=True).rounds == 3
 
 
-@pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_damaged_result_is_refused_by_name(tmp_path, content):
+def test_a_damaged_result_is_refused_by_name(tmp_path):
     federate(toy_config(), toys(), tmp_path)
-    (tmp_path / "result.json").write_text(content)
+    (tmp_path / "result.json").write_text("{")
     with pytest.raises(RunError, match=r"result\.json is damaged"):
         federate(toy_config(), toys(), tmp_path)
 

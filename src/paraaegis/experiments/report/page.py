@@ -96,8 +96,7 @@ def _problems(problems: Sequence[str]) -> str:
 
 
 def _results(runs: Sequence[Run]) -> str:
-    names, rows = over_seeds(runs)
-    seeds = _table(names, rows) if rows else ""
+    seeds = _table(*over_seeds(runs)) if over_seeds(runs)[1] else ""
     return _table(*results(runs)) + f"<p>{notes(runs)} Click on a heading to sort.</p>" + seeds
 
 
