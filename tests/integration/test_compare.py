@@ -139,6 +139,7 @@ def test_shipped_presets_are_the_papers_experiments():
     assert preset_names() == [
         "beyond-table1",
         "conclusions",
+        "overhead",
         "paper-clients",
         "paper-clipping",
         "paper-strategies",
@@ -159,6 +160,11 @@ def test_shipped_presets_are_the_papers_experiments():
     assert [cell.config.federation.clients for cell in cells_of(read_preset("paper-clients"))] == [5, 10, 25, 50]
     assert {cell.config.protect.method for cell in cells_of(read_preset("quick"))} == set(METHODS)
     known = {cell.folder: cell.config for cell in [*table1, *cells_of(read_preset("beyond-table1"))]}
+    brief = {cell.label: cell.config.protect for cell in cells_of(read_preset("overhead"))}
+    for cell in table1:
+        shown = brief[cell.label]
+        assert (shown.method, shown.ratio) == (cell.config.protect.method, cell.config.protect.ratio)
+        assert shown.decay == pytest.approx(cell.config.protect.decay**10, 1e-3)
     seeds = cells_of(read_preset("conclusions"))
     assert len(seeds) == 4 * 3 * 3
     assert all(cell.config == known[cell.folder] for cell in seeds if cell.seed == 0)  # so that they need not run twice

@@ -6,6 +6,7 @@ as a graph, with the graphs of several clients side by side, they fill it.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -22,6 +23,7 @@ from paraaegis.learn.vector import check_length, floats
 from paraaegis.types import Arrays, Metrics, Vector
 
 WARM_UP = 3  # steps before a capture: libraries choose their kernels and take their memory in the first ones
+AHEAD = 16  # steps of a client that wait for the GPU: enough to keep it busy
 
 _capturing = threading.Lock()  # torch captures one graph at a time
 
@@ -49,6 +51,8 @@ class CudaLearner(TorchLearner):
     def _prepare(self) -> None:
         cuda = self._device.type == "cuda"
         self._stream = torch.cuda.Stream(self._device) if cuda else None  # type: ignore[no-untyped-call]
+        marks = [torch.cuda.Event(blocking=True) for _ in range(AHEAD if cuda else 0)]  # type: ignore[no-untyped-call]
+        self._marks = itertools.cycle(marks)
         self._dtype = self.precision if cuda else torch.float32
         self._flat = torch.empty(self._initial.size, device=self._device)
         self._host = torch.empty(self._initial.size, pin_memory=cuda)
@@ -107,7 +111,10 @@ class CudaLearner(TorchLearner):
         if step.graph is None:
             self._learn(step)
         else:
+            mark = next(self._marks)
+            mark.synchronize()  # that of the step AHEAD before: asleep, where a full launch queue keeps a core busy
             step.graph.replay()
+            mark.record(self._stream)
 
     def _learn(self, step: Step) -> None:
         """Train on what lies in the step's tensors. This is what a graph holds, so nothing here may ask the GPU."""
@@ -159,7 +166,9 @@ class CudaLearner(TorchLearner):
         torch._foreach_copy_(self._parts, self._tensors)
         self._host.copy_(self._flat, non_blocking=True)
         if self._stream is not None:
-            self._stream.synchronize()
+            mark = next(self._marks)
+            mark.record(self._stream)
+            mark.synchronize()
         vector: Vector = self._host.numpy().copy()
         return vector
 
