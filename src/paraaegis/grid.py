@@ -40,7 +40,7 @@ def grid_of(chunks: Chunks, length: int, factor: float = 1.0) -> Grid:
     def fill(index: int, where: slice) -> None:
         scaled = np.multiply(chunks(index, where), factor / STEP, dtype=np.float64)
         peak = max(float(scaled.max()), -float(scaled.min()))
-        if not peak <= LIMIT / STEP:  # also where it is not a number
+        if not peak <= LIMIT_STEPS:  # also where it is not a number
             _refuse(peak * STEP)
         np.rint(scaled, out=scaled)
         if peak > _NARROW:

@@ -316,9 +316,10 @@ def test_a_damaged_file_is_refused_by_name_and_fresh_helps(half, name, damage):
     assert federate(toy_config(), toys(), half, fresh=True).rounds == 3
 
 
-def test_a_damaged_result_is_refused_by_name(tmp_path):
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_damaged_result_is_refused_by_name(tmp_path, content):
     federate(toy_config(), toys(), tmp_path)
-    (tmp_path / "result.json").write_text("{")
+    (tmp_path / "result.json").write_text(content)
     with pytest.raises(RunError, match=r"result\.json is damaged"):
         federate(toy_config(), toys(), tmp_path)
 

@@ -10,7 +10,7 @@ from blobs import SAMPLES
 from paraaegis.config import make_config
 from paraaegis.engines.flower.trial import Trial, sweep
 from paraaegis.errors import RunError
-from paraaegis.experiments.run import complete
+from paraaegis.experiments.run import complete, read_whole
 from paraaegis.experiments.trial import gather, lay_out
 from paraaegis.experiments.wire import resolve
 from paraaegis.privacy.ledger import Ledger, Release
@@ -100,3 +100,8 @@ def test_a_trial_that_is_over_keeps_its_ledger_though_its_nodes_are_gone(tmp_pat
     with pytest.raises(RunError, match="what was spent is not forgotten"):
         gather(folder, nodes)
     assert folder.ledger.read_bytes() == spent
+    folder.ledger.unlink()
+    gather(folder, nodes)
+    assert not folder.ledger.exists()  # nor does an empty one say that nothing was spent
+    with pytest.raises(RunError, match=r"ledger\.jsonl is gone"):
+        read_whole(folder)

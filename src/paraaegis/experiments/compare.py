@@ -182,13 +182,15 @@ def explained(table: Table) -> str:
 def markdown(table: Table) -> str:
     """The table for a document."""
     splits = splits_of(table)
-    names = ["method", *headers(splits)]
-    lines = [f"**{table.title}**", "", as_row(names), "|---" + "|---:" * (len(names) - 1) + "|"]
-    lines += [as_row([label, *cells_text(rows, splits)]) for label, rows in by_label(table)]
-    lines += ["", explained(table), ""]
-    return "\n".join(lines)
+    rows = [[label, *cells_text(rows, splits)] for label, rows in by_label(table)]
+    parts = [f"**{table.title}**", as_markdown(["method", *headers(splits)], rows), explained(table)]
+    return "\n\n".join(parts) + "\n"
 
 
-def as_row(cells: Iterable[str]) -> str:
-    """A row of a Markdown table."""
-    return "| " + " | ".join(html.escape(cell, quote=False).replace("|", "\\|") for cell in cells) + " |"
+def as_markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table, whatever its cells say."""
+
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(html.escape(cell, quote=False).replace("|", "\\|") for cell in cells) + " |"
+
+    return "\n".join([line(names), "|---" + "|---:" * (len(names) - 1) + "|", *map(line, rows)])

@@ -103,9 +103,7 @@ def _run(
     check(config, make_plan(config, tuple(learners), length, ()))
     folder = RunFolder(out)
     with folder.claimed(config, fresh):
-        if (done := read_done(folder)) is not None:
-            if not folder.ledger.exists():
-                raise RunError(f"{folder.ledger} is gone, and with it what this run spent; bring back a copy")
+        if (done := read_whole(folder)) is not None:
             if save_model is not None and not folder.model.exists():
                 _log.warning("%s is gone; %s", folder.model, folder.remedy)
             folder.tidy()
@@ -129,9 +127,18 @@ def read_done(folder: RunFolder) -> Result | None:
     if (content := folder.read_result()) is None:
         return None
     try:
-        return msgspec.convert(content | {"folder": str(folder.path)}, Result)  # it may have been moved
+        found = msgspec.convert(content, Result)
     except msgspec.ValidationError as error:
         raise RunError(f"{folder.result} is damaged: {error}; {folder.remedy}") from error
+    return msgspec.structs.replace(found, folder=str(folder.path))  # it may have been moved
+
+
+def read_whole(folder: RunFolder) -> Result | None:
+    """The same; refused where its ledger is gone, which every run that came to a result has."""
+    done = read_done(folder)
+    if done is not None and not folder.ledger.exists():
+        raise RunError(f"{folder.ledger} is gone, and with it what this run spent; bring back a copy")
+    return done
 
 
 def _carry_out(

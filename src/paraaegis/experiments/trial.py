@@ -15,7 +15,7 @@ from paraaegis.engines.flower.trial import Trial, check_installed, sweep
 from paraaegis.errors import RunError
 from paraaegis.experiments.folder import RunFolder, write_config
 from paraaegis.experiments.node import client_names
-from paraaegis.experiments.run import OnLine, Result, check_config, read_done
+from paraaegis.experiments.run import OnLine, Result, check_config, read_done, read_whole
 from paraaegis.experiments.wire import make_keys
 from paraaegis.files import write_whole
 from paraaegis.version import __version__
@@ -53,7 +53,7 @@ def up(
             follow(trial, run, folder, on_line, place / "logs")
     if not over or not folder.ledger.exists():
         gather(folder, nodes)
-    done = read_done(folder)
+    done = read_whole(folder)
     if done is None:
         raise RunError(f"{folder.result} is gone")
     return done
@@ -131,11 +131,12 @@ def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Pat
 
 def gather(folder: RunFolder, nodes: dict[str, Path]) -> None:
     """Bring together what a run in one process leaves in one folder: all clients' ledgers, and the model."""
-    ledgers = [node / "ledger.jsonl" for node in nodes.values()]
-    content = b"".join(path.read_bytes() for path in ledgers if path.exists())
+    ledgers = [path for node in nodes.values() if (path := node / "ledger.jsonl").exists()]
+    content = b"".join(path.read_bytes() for path in ledgers)
     if folder.ledger.exists() and len(content) < folder.ledger.stat().st_size:
         raise RunError(f"{folder.ledger} tells of more than the silos' ledgers do, and what was spent is not forgotten")
-    write_whole(folder.ledger, lambda file: file.write(content))
+    if ledgers:
+        write_whole(folder.ledger, lambda file: file.write(content))
     models = [node / "model.pt" for node in nodes.values() if (node / "model.pt").exists()]
     if models:
         shutil.copyfile(models[0], folder.model)

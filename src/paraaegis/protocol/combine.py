@@ -63,7 +63,7 @@ class GridSum:
         expect_kind(upload, self._kind)
         expect_length(upload, self.values.size)
         chunks = list(iterate_grid(upload.chunks, upload.length))
-        for _, steps in chunks:  # the first few hundred uploads within the limit cannot overflow a sum
+        for _, steps in chunks:  # a thousand uploads within the limit cannot overflow a sum
             if steps.itemsize == 8 and not -LIMIT_STEPS <= steps.min() <= steps.max() <= LIMIT_STEPS:
                 raise ProtocolError(f"an upload's values must lie within ±{LIMIT:.0f}, got larger ones")
 

@@ -54,13 +54,13 @@ def _measured(run: Run, runs: Sequence[Run], machine: Machine) -> dict[str, Any]
 def _start(runs: Sequence[Run]) -> dict[str, float]:
     """Where the sliders stand at first: as in these runs."""
     first = runs[0]
-    ratios = {run.result.method: run.config.protect.ratio for run in reversed(runs)}
     length = next((run.length for run in runs if run.length), 1_000_000)
+    feedback = next((run for run in runs if run.result.method == "paraaegis-feedback"), None)
     plain = next((run for run in runs if run.result.method == "fedavg"), first)
     train = sum(line.seconds.get("train", 0.0) for line in plain.lines) / len(plain.lines)
     return {
         "here": all(run.config.engine.name == "local" for run in runs),
-        "ratio": ratios.get("paraaegis-feedback", 0.05),
+        "ratio": feedback.config.protect.ratio if feedback else 0.05,
         "clients": first.config.sampled,
         "rounds": first.config.federation.rounds,
         "length": length,

@@ -96,7 +96,8 @@ def _problems(problems: Sequence[str]) -> str:
 
 
 def _results(runs: Sequence[Run]) -> str:
-    seeds = _table(*over_seeds(runs)) if over_seeds(runs)[1] else ""
+    names, rows = over_seeds(runs)
+    seeds = _table(names, rows) if rows else ""
     return _table(*results(runs)) + f"<p>{notes(runs)} Click on a heading to sort.</p>" + seeds
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paraaegis.experiments.compare import as_row
+from paraaegis.experiments.compare import as_markdown
 from paraaegis.experiments.report.collect import Run
 from paraaegis.experiments.report.figures import pareto
 from paraaegis.experiments.report.findings import headline, notes, over_seeds, results
@@ -58,11 +58,8 @@ def _panel(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, 
 
 def markdown(runs: Sequence[Run]) -> str:
     """The headline, the table of results and, where there are several, that of seeds."""
-    parts = [headline(runs), _markdown_table(*results(runs)), notes(runs)]
-    if over_seeds(runs)[1]:
-        parts.append(_markdown_table(*over_seeds(runs)))
+    parts = [headline(runs), as_markdown(*results(runs)), notes(runs)]
+    names, rows = over_seeds(runs)
+    if rows:
+        parts.append(as_markdown(names, rows))
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join([as_row(names), "|---" + "|---:" * (len(names) - 1) + "|", *map(as_row, rows)])
