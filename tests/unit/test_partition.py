@@ -27,6 +27,13 @@ def test_the_outside_travels_in_the_secret_order():
     assert partition.merge(np.array([13, 14]), np.array([12, 10, 11])).tolist() == [10, 11, 12, 13, 14]
 
 
+def test_an_outside_that_did_not_travel_is_zero():
+    merged = Partition.of(ELECTED, ORDER).merge(np.array([13, 14]), None)
+    assert merged.tolist() == [0, 0, 0, 13, 14]
+    with pytest.raises(UpdateError, match="2 values inside and 3 outside were expected, got 1 and 3"):
+        Partition.of(ELECTED, ORDER).merge(np.array([13]), None)
+
+
 def test_an_update_of_another_length_is_refused():
     with pytest.raises(UpdateError, match="5 values was expected, got 4"):
         Partition.of(ELECTED, ORDER).split(np.zeros(4))

@@ -68,13 +68,17 @@ class Partition:
         each(lambda _, where: np.take(values, self.travel[where], out=out[where], mode="clip"), slices(out.size))
         return out
 
-    def merge(self, inside: NDArray[Number], travelled: NDArray[Number]) -> NDArray[Number]:
-        """The vector of which these are the inside, and the outside in the secret order."""
-        if (inside.size, travelled.size) != self.counts:
+    def merge(self, inside: NDArray[Number], travelled: NDArray[Number] | None) -> NDArray[Number]:
+        """The vector of which these are the inside, and the outside in the secret order; None: all zeros."""
+        came = inside.size, self.travel.size if travelled is None else travelled.size
+        if came != self.counts:
             raise UpdateError(
-                "{} values inside and {} outside were expected, ".format(*self.counts)
-                + f"got {inside.size} and {travelled.size}"
+                "{} values inside and {} outside were expected, got {} and {}".format(*self.counts, *came)
             )
+        if travelled is None:
+            vector = np.zeros(self.inside.size, dtype=inside.dtype)
+            vector[self.inside] = inside
+            return vector
         vector = np.empty(self.inside.size, dtype=np.result_type(inside, travelled))
 
         def place(_: int, where: slice) -> None:

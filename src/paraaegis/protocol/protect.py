@@ -287,10 +287,7 @@ class Parallel:
         for part, count in zip(aggregate.parts, partition.counts, strict=False):
             expect_length(part, count)
         inside = self.inside.carrier.unpack(aggregate.parts[0])
-        if self.outside is None:
-            outside = np.zeros(partition.travel.size, dtype=np.int32)
-        else:
-            outside = self.outside.carrier.unpack(aggregate.parts[1])
+        outside = None if self.outside is None else self.outside.carrier.unpack(aggregate.parts[1])
         return from_grid(partition.merge(inside, outside), factor)
 
 
