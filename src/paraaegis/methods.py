@@ -14,9 +14,10 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.shamir import thresholds
 from paraaegis.errors import ConfigError
 from paraaegis.privacy.budget import inside_noise, noise
+from paraaegis.protocol.carriers import Ckks, Plain
 from paraaegis.protocol.combine import CkksSum, GridSum, ParallelSum, ServerHalf
 from paraaegis.protocol.lwe_round import LweHalf
-from paraaegis.protocol.protect import Ckks, ClientHalf, Guard, Parallel, Plain, Whole
+from paraaegis.protocol.protect import ClientHalf, Guard, Parallel, Whole
 
 
 @dataclass(frozen=True)

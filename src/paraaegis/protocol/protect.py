@@ -15,12 +15,12 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from paraaegis.cores import soon
-from paraaegis.crypto.ckks import Secret
 from paraaegis.crypto.lwe import Cover
 from paraaegis.errors import ProtocolError, UpdateError
-from paraaegis.grid import STEP, from_grid, grid_of, pack_grid, unpack_grid
+from paraaegis.grid import from_grid, grid_of
 from paraaegis.privacy.gaussian import Gaussian, Noise
 from paraaegis.privacy.ledger import Exposure, Seen
+from paraaegis.protocol.carriers import Carrier
 from paraaegis.protocol.combine import expect_kind, expect_length
 from paraaegis.protocol.partition import Partition
 from paraaegis.types import Blob, Grid, Payload, Vector
@@ -70,62 +70,6 @@ class Protected:
     payload: Payload
     kept: Vector | None = None
     shares: Mapping[str, Blob] = field(default_factory=dict)
-
-
-class Carrier(Protocol):
-    """How a guard's grid steps travel."""
-
-    @property
-    def hides(self) -> bool:
-        """Whether the server cannot read them."""
-
-    @property
-    def step(self) -> float:
-        """What a value is rounded to."""
-
-    def pack(self, steps: Grid, clients: int) -> Payload:
-        """The steps of one client as bytes."""
-
-    def unpack(self, payload: Payload) -> Grid:
-        """The summed steps of an aggregate."""
-
-
-class Plain:
-    """Grid steps as they are."""
-
-    hides = False
-    step = STEP
-
-    def pack(self, steps: Grid, clients: int) -> Payload:  # noqa: ARG002
-        """4 bytes a value, 8 in chunks with large ones."""
-        return Payload("grid", steps.size, pack_grid(steps))
-
-    def unpack(self, payload: Payload) -> Grid:
-        """The summed steps."""
-        expect_kind(payload, "grid")
-        return unpack_grid(payload.chunks, payload.length)
-
-
-@dataclass(frozen=True)
-class Ckks:
-    """Grid steps under CKKS: exact on the profile's grid."""
-
-    secret: Secret
-    hides: bool = True
-
-    @property
-    def step(self) -> float:
-        """The profile's."""
-        return self.secret.profile.step
-
-    def pack(self, steps: Grid, clients: int) -> Payload:
-        """Fresh, seeded, symmetric ciphertexts."""
-        return Payload("ckks", steps.size, self.secret.encrypt(steps, clients))
-
-    def unpack(self, payload: Payload) -> Grid:
-        """The decrypted sum."""
-        expect_kind(payload, "ckks")
-        return self.secret.decrypt(payload.chunks, payload.length)
 
 
 @dataclass(frozen=True)
