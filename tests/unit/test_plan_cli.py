@@ -59,6 +59,16 @@ def test_a_plan_as_json_says_the_same_and_keeps_the_limit(typed):
     assert better["bytes_up"] + better["bytes_down"] > 100e6
 
 
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("plan", "--pilot-rounds", "3"), "--pilot-rounds 3 is for a pilot run; add --pilot"),
+    (("privacy", "--decay", "0.9"), "--decay is the noise's of varying-dp, got it for paraaegis-static"),
+])  # fmt: skip
+def test_an_option_that_would_do_nothing_is_refused(typed, arguments, said):
+    code, _, err = typed(*arguments)
+    assert code == 2
+    assert said in err
+
+
 def test_a_wish_that_nothing_fulfils_gets_the_nearest(typed):
     code, out, _ = typed(*PLAN, "--seconds", "0.001")
     assert code == 0

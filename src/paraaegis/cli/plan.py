@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Settings, check_target, print_json, say_measured
+from paraaegis.cli.options import Json, Settings, check_target, print_json, say_measured
 from paraaegis.config import Config, load_config, make_config
 from paraaegis.errors import ConfigError
+
+PILOT = 4  # rounds
 
 
 def plan(
@@ -37,9 +39,9 @@ def plan(
         float | None, typer.Option(help="Seconds of one client's training in a round; --pilot measures it.")
     ] = None,
     pilot: Annotated[bool, typer.Option(help="Run a few short rounds on the configuration's data first.")] = False,
-    pilot_rounds: Annotated[int, typer.Option(min=2, help="Rounds of each pilot run.")] = 4,
+    pilot_rounds: Annotated[int | None, typer.Option(min=2, help=f"Rounds of each pilot run, else {PILOT}.")] = None,
     write: Annotated[Path | None, typer.Option(help="Write the configuration here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure this machine, then choose the ratio that fits your limits and say what it costs and guarantees."""
     from paraaegis.experiments.folder import write_config
@@ -50,11 +52,13 @@ def plan(
 
     limits = {"seconds": seconds, "megabytes": megabytes, "bandwidth": bandwidth, "points": points}
     _check(limits | {"train-seconds": train_seconds}, model, pilot, write)
+    if pilot_rounds is not None and not pilot:
+        raise ConfigError(f"--pilot-rounds {pilot_rounds} is for a pilot run; add --pilot")
     chosen = _chosen(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
     check(chosen)
     length = _length(model, chosen, config is not None or write is not None or pilot)
     machine = gauge(chosen.protect.profile, ("fedavg", chosen.protect.method), say_measured)
-    flown = fly(chosen, pilot_rounds, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
+    flown = fly(chosen, pilot_rounds or PILOT, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
     if flown is not None and train_seconds is None:
         train_seconds = train_seconds_of(flown, chosen, machine, length, bandwidth is None)
     wish = Wish(length=length, train=train_seconds, **limits)

@@ -47,7 +47,13 @@ def privacy(
             raise ConfigError(f"{config} is a run's folder: what was spent cannot be changed by options")
         found = spending(config)
     else:
-        found = promise(_chosen(config, changes))
+        chosen = _chosen(config, changes)
+        if decay is not None and chosen.protect.method != "varying-dp":
+            raise ConfigError(
+                f"--decay is the noise's of varying-dp, got it for {chosen.protect.method}; "
+                "add --set protect.method=varying-dp, or leave it out"
+            )
+        found = promise(chosen)
     if as_json:
         print_json(found)
         return
