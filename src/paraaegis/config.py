@@ -46,7 +46,7 @@ class Data(Section, frozen=True):
     name: Annotated[str, "see `paraaegis datasets`"] = "digits"
     split: Annotated[Literal["iid", "dirichlet"], "all alike, or labels drawn by client"] = "iid"
     alpha: Annotated[Positive, "of the Dirichlet split; the smaller, the less alike"] = 0.5
-    folder: Annotated[str, "where the files lie; empty: where the data set's package puts them"] = ""
+    folder: Annotated[str, "where the files lie; empty: where the data set's package puts them, else data/NAME"] = ""
 
 
 class Model(Section, frozen=True):
@@ -247,6 +247,7 @@ def _explain(message: str, tables: Mapping[str, Any]) -> str:
     if "enum value" in what:
         allowed = [str(choice) for choice in get_args(get_args(kind)[0])]
         return f"{'.'.join(path)} must be one of {', '.join(allowed)}, got {value!r}{meant(str(value), allowed)}"
+    what = what.partition(", got")[0]  # msgspec's is the type
     return f"{'.'.join(path)}: {what[0].lower()}{what[1:].replace('`', '')}, got {value!r}"
 
 
@@ -263,11 +264,19 @@ def _refuse_contradictions(config: Config) -> None:
             f"paraaegis-static keeps its ratio, so protect.decay must be 1.0, got {protect.decay}; "
             "use method paraaegis-dynamic for a ratio that decays"
         )
+    if protect.method == "paraaegis-feedback" and protect.ratio == 0:
+        raise ConfigError("paraaegis-feedback sends nothing but what is elected, so protect.ratio must be above 0")
     if federation.quorum > config.sampled:
         raise ConfigError(
             f"federation.quorum must be at most the {config.sampled} clients of a round, got {federation.quorum}"
         )
-    for key, value in (("train.lr", config.train.lr), ("data.alpha", config.data.alpha)):
+    numbers = {
+        "train.lr": config.train.lr,
+        "data.alpha": config.data.alpha,
+        "privacy.sigma": config.privacy.sigma,
+        "privacy.inside_clip": config.privacy.inside_clip,
+    }
+    for key, value in numbers.items():
         if math.isinf(value):
             raise ConfigError(f"{key} must be finite, got {value}")
     _refuse_contradictory_privacy(config)

@@ -135,6 +135,15 @@ def test_a_broken_preset_is_refused_before_any_run(preset, change, what):
         cells_of(read_preset(str(preset)))
 
 
+@pytest.mark.parametrize(("setting", "where"), [
+    ("protect.ratio=0.5", "row 'static 20%'"),
+    ("data.split=iid", "split 'dirichlet-0.5'"),
+])  # fmt: skip
+def test_a_setting_that_would_undo_a_row_or_a_split_is_refused(preset, setting, where):
+    with pytest.raises(ConfigError, match=f"--set {setting} would undo what {where} of the preset sets"):
+        cells_of(read_preset(str(preset)), [setting])
+
+
 def test_shipped_presets_are_the_papers_experiments():
     assert preset_names() == [
         "beyond-table1",

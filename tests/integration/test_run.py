@@ -132,6 +132,17 @@ def test_a_run_that_was_moved_says_where_it_is_and_what_it_lost(finished, monkey
     assert "ledger.jsonl is gone" in told
 
 
+@pytest.mark.parametrize("command", ["run", "privacy"])
+def test_a_ledger_that_lost_a_client_of_a_round_is_refused(command, finished, monkeypatch, capsys, tmp_path):
+    copy = shutil.copytree(finished[1], tmp_path / "copy")
+    lines = (copy / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (copy / "ledger.jsonl").write_text("".join(lines[:-1]))
+    again = (DIGITS, "--out", copy, *words(*QUICK, "protect.method=fedavg")) if command == "run" else (copy,)
+    code, _, told = call(monkeypatch, capsys, command, *again)
+    assert code == 2
+    assert "ledger.jsonl is not whole: it has nothing of client-" in told
+
+
 def test_fresh_starts_over_and_json_is_all_of_stdout(finished, monkeypatch, capsys, tmp_path):
     """The default folder, too: runs/METHOD-DIGEST below the working directory."""
     _, folder = finished
@@ -330,13 +341,40 @@ def test_other_learners_than_the_checkpoints_are_refused(half):
         federate(toy_config(), others, half)
 
 
+class Measuring(ToyLearner):
+    """Its metrics are what it was told to return."""
+
+    found: object = {}
+
+    def evaluate(self, weights):
+        return self.found
+
+
+def test_a_metric_may_be_numpys(tmp_path):
+    learners = {name: Measuring([np.ones(5)]) for name in ("a", "b")}
+    learners["a"].found = {"accuracy": np.float32(0.5)}
+    assert federate(toy_config(), learners, str(tmp_path)).metrics == {"accuracy": 0.5}
+
+
+@pytest.mark.parametrize("found", [{"accuracy": "high"}, {"accuracy": None}, 0.5])
+def test_a_metric_that_is_none_is_refused_by_its_kind(found, tmp_path):
+    learners = {name: Measuring([np.ones(5)]) for name in ("a", "b")}
+    learners["a"].found = found
+    with pytest.raises(ParaAegisError, match="evaluate of a must return a dict of numbers by name, got"):
+        federate(toy_config(), learners, tmp_path)
+
+
 def test_another_number_of_learners_than_clients_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"federation\.clients is 2, got 3 learners"):
         federate(toy_config(), toys(3), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("settings", [("protect.method=nothing",), ("federation.min_samples=11",)])
+@pytest.mark.parametrize("settings", [
+    ("protect.method=nothing",),
+    ("federation.min_samples=11",),
+    ("protect.method=paraaegis-feedback", "protect.ratio=0.01"),  # of five values none is elected
+])  # fmt: skip
 def test_a_federation_that_cannot_be_run_is_refused_before_anything_is_written(settings, tmp_path):
     with pytest.raises(ParaAegisError):
         federate(toy_config(*settings), toys(), tmp_path / "out")

@@ -68,9 +68,9 @@ def test_an_unknown_key_is_named_with_what_is_allowed(raw, key, hint):
         ("federation.clients=2.5", ["federation.clients", "int", "2.5"]),
         ("federation.rounds=true", ["federation.rounds", "int", "True"]),
         ("federation.fraction=0", ["federation.fraction", "> 0", "got 0"]),
-        ("federation=3", ["federation", "object", "got 3"]),
+        ("federation=3", ["federation: expected object, got 3"]),
         ("seed=-1", ["seed", ">= 0", "-1"]),
-        ("seed=one", ["seed", "int", "'one'"]),
+        ("seed=one", ["seed: expected int, got 'one'"]),
         ("data.alpha=0", ["data.alpha", "> 0", "got 0"]),
         ("train.momentum=1.0", ["train.momentum", "< 1", "1.0"]),
         ("protect.strategy=mux", ["protect.strategy", "max, min, rand", "'mux'", "did you mean 'max'"]),
@@ -103,9 +103,10 @@ def test_nan_is_no_value_of_any_key(key):
     assert "nan" in message
 
 
-def test_an_infinite_learning_rate_is_refused():
-    message = refusal("train.lr=inf")
-    assert "train.lr" in message
+@pytest.mark.parametrize("key", ["train.lr", "data.alpha", "privacy.sigma", "privacy.inside_clip"])
+def test_what_must_be_finite_is_refused_by_its_name(key):
+    message = refusal(f"{key}=inf")
+    assert f"{key} must be finite" in message
     assert "inf" in message
 
 
@@ -128,6 +129,10 @@ def test_noise_needs_a_finite_clip():
     assert "privacy.clip" in message
     assert "epsilon" in message
     assert math.isinf(make_config({}, ["privacy.clip=inf", "privacy.epsilon=inf"]).privacy.clip)
+
+
+def test_feedback_that_would_send_nothing_is_refused():
+    assert "protect.ratio must be above 0" in refusal("protect.method=paraaegis-feedback", "protect.ratio=0")
 
 
 @pytest.mark.parametrize("setting", ["privacy.delta=1e-310", "federation.rounds=10000000"])

@@ -111,11 +111,32 @@ def test_what_cannot_be_planned_is_refused_in_a_line(typed, arguments, told):
     assert told in err
 
 
-@pytest.mark.parametrize(("name", "values"), [("resnet18", 11_191_242), ("mlp", None)])
-def test_a_model_is_counted_by_its_name(typed, name, values):
-    _, out, _ = typed("plan", "--model", name, "--json")
-    length = json.loads(out)["wish"]["length"]
-    assert length == values if values else length > 1000
+@pytest.mark.parametrize(("name", "data", "values"), [
+    ("resnet18", "imagenette", 11_191_242),
+    ("mlp", "digits", 9_610),
+])  # fmt: skip
+def test_a_model_is_counted_by_its_name_for_the_configurations_data(typed, name, data, values):
+    _, out, _ = typed("plan", "--model", name, "--set", f"data.name={data}", "--json")
+    assert json.loads(out)["wish"]["length"] == values
+
+
+def test_an_exact_epsilon_and_the_papers_calibration_are_refused_together(typed):
+    code, _, err = typed("plan", "--epsilon", "1", "--set", "privacy.calibration=paper")
+    assert code == 2
+    assert "--epsilon is counted exactly, got --set privacy.calibration=paper" in err
+
+
+def test_set_wins_over_a_named_option_and_the_noise_in_force_is_shown(typed):
+    _, out, _ = typed("privacy", "--epsilon", "1", "--set", "privacy.epsilon=3", "--json")
+    assert json.loads(out)["guarantees"][0]["epsilon"] == pytest.approx(3, rel=1e-3)
+    _, out, _ = typed("privacy", "--set", "privacy.sigma=3")
+    assert "σ = 3 a coordinate" in out
+    _, out, _ = typed("privacy", "--set", "protect.method=fedavg")
+    assert "fedavg: no noise" in out
+    assert "calibration" not in out
+    _, out, _ = typed("privacy", "--set", "protect.method=ckks-fedavg", "--set", "privacy.inside_clip=0.1", "--json")
+    found = json.loads(out)
+    assert found["sigma"] == pytest.approx(found["calibrations"][0]["sigma"])
 
 
 def test_a_pilot_measures_training_and_accuracy_on_the_configurations_data(typed):

@@ -56,7 +56,7 @@ def plan(
         raise ConfigError(f"--pilot-rounds {pilot_rounds} is for a pilot run; add --pilot")
     chosen = _chosen(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
     check(chosen)
-    length = _length(model, chosen, config is not None or write is not None or pilot)
+    length = _length(model, chosen)
     machine = gauge(chosen.protect.profile, ("fedavg", chosen.protect.method), say_measured)
     flown = fly(chosen, pilot_rounds or PILOT, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
     if flown is not None and train_seconds is None:
@@ -124,6 +124,10 @@ def _chosen(
     }
     changes = [*(f"{key}={value}" for key, value in given.items() if value is not None), *settings]
     chosen = load_config(path, changes) if path is not None else make_config({}, changes)
+    if epsilon is not None and chosen.privacy.calibration != "tight":
+        raise ConfigError(
+            f"--epsilon is counted exactly, got --set privacy.calibration={chosen.privacy.calibration}; leave one out"
+        )
     if epsilon is not None and chosen.protect.method == "paraaegis-feedback" and not chosen.privacy.inside_clip:
         raise ConfigError(
             "paraaegis-feedback sends nothing that is noised, so that --epsilon would promise nothing: choose "
@@ -132,8 +136,8 @@ def _chosen(
     return chosen
 
 
-def _length(model: str, config: Config, known: bool) -> int:
-    """Values of a model: given as a number, or counted for the configuration's data, where that is `known`."""
+def _length(model: str, config: Config) -> int:
+    """Values of a model: given as a number, or counted for the configuration's data."""
     from paraaegis.learn.names import MODEL_NAMES
 
     if (number := _number(model)) is not None:
@@ -143,4 +147,4 @@ def _length(model: str, config: Config, known: bool) -> int:
         raise ConfigError(f"--model must be a number of values or one of {', '.join(MODEL_NAMES)}, got {model!r}")
     from paraaegis.experiments.learners import model_length
 
-    return model_length(name, config if known or not model else None)
+    return model_length(name, config)

@@ -39,7 +39,7 @@ def privacy(
         "federation.fraction": sampling,
         "privacy.vary": decay,
     }
-    changes = [*(settings or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
+    changes = [*(f"{key}={value}" for key, value in named.items() if value is not None), *(settings or [])]
     from paraaegis.experiments.promise import promise, spending
 
     if config is not None and config.is_dir():

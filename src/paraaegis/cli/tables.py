@@ -143,7 +143,9 @@ def _show_guarantees(console: Console, title: str, guarantees: Sequence[Guarante
 def show_promise(promise: Promise) -> None:
     """A configuration's guarantees and calibrations as two tables."""
     console = _wide()
-    title = f"{promise.method}, noise of calibration {promise.calibration!r}"
+    first = " in the first round" if promise.method == "varying-dp" else ""
+    noise = f"σ = {promise.sigma:.4g} a coordinate{first}, calibration {promise.calibration!r}"
+    title = f"{promise.method}: {noise if promise.sigma else 'no noise'}"
     _show_guarantees(console, title, promise.guarantees)
     if promise.simulation and promise.sigma:
         console.print(
@@ -156,12 +158,12 @@ def show_promise(promise: Promise) -> None:
         share = promise.spent.share_of_budget
         used = "" if share is None else f"; of the budget ({promise.spent.reading}), {100 * share:.1f}% is spent"
         console.print(f"Spent in {promise.spent.rounds} rounds: {count or 'nothing'} released{used}.", highlight=False)
-    noise = Table(title="The same budget under each calibration", title_justify="left")
     if not promise.calibrations:
         return
+    table = Table(title="The same budget under each calibration", title_justify="left")
     honest = "ε by exact accounting\n(unit: client, against\nall who read the values)"
     for name in ("calibration", "sensitivity Δ", "noise multiplier σ/Δ", "σ a coordinate", honest):
-        noise.add_column(name, justify="left" if name == "calibration" else "right")
+        table.add_column(name, justify="left" if name == "calibration" else "right")
     for row in promise.calibrations:
         figures = (
             f"{row.sensitivity:.4g}",
@@ -169,8 +171,8 @@ def show_promise(promise: Promise) -> None:
             f"{row.sigma:.4g}",
             f"{row.epsilon_client:.4g}",
         )
-        noise.add_row(row.name, *figures)
-    console.print(noise)
+        table.add_row(row.name, *figures)
+    console.print(table)
 
 
 def show_audits(audits: list[Audit]) -> None:

@@ -70,4 +70,8 @@ def profile(name: str) -> Profile:
 def fitting(peak: float, clients: int) -> str:
     """A hint at the profiles that carry sums up to `peak` of this many clients."""
     names = [one.name for one in PROFILES.values() if peak <= one.reach and clients <= one.max_clients]
-    return f"profile {names[0]!r} would fit" if names else "no profile fits: clip the update or use fewer clients"
+    return (
+        f"profile {names[0]!r} would fit"
+        if names
+        else "no profile fits: the model diverges, or clients are too many; lower the noise or the learning rate"
+    )

@@ -57,7 +57,7 @@ class HeBench(msgspec.Struct, kw_only=True):
 
 def bench_he(values: int, repeats: int, peers: Path | None, progress: Callable[[str], None]) -> HeBench:
     """Measure every setting on the same values."""
-    if peers is not None and not peers.is_file():
+    if peers is not None and (not peers.is_file() or peers.suffix != ".py" or "class Peer" not in peers.read_text()):
         raise ConfigError(f"--peers needs a file with a class Peer, as benchmarks/peers.py, got {peers}")
     names = [*OURS, *(("authors", "nvflare") if peers is not None else ())]
     found: dict[str, list[Setting]] = {name: [] for name in names}

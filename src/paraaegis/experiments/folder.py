@@ -175,6 +175,16 @@ class RunFolder:
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise RunError(f"{self.lines} is damaged: {error}; {self.remedy}") from error
 
+    def check_ledger(self) -> None:
+        """Refuse a ledger that leaves out a client of a round: what was spent would be told too low."""
+        told = {(release.round, release.client) for release in read_ledger(self.ledger)}
+        for line in self.read_lines():
+            if missing := [client for client in line.clients if (line.round, client) not in told]:
+                raise RunError(
+                    f"{self.ledger.name} is not whole: it has nothing of {missing[0]} in round {line.round}; "
+                    "bring back a copy"
+                )
+
     def save(self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]]) -> None:
         """Checkpoint the server, and each client with its learner's state."""
         arrays: Arrays = {"server": np.frombuffer(encode_state(server), dtype=np.uint8)}

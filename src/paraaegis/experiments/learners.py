@@ -80,13 +80,12 @@ def make_classroom(config: Config, only: str | None = None) -> Classroom:
     return Classroom(resolve(config, [len(rows) for rows in shares]), learners, dataset)
 
 
-def model_length(name: str, config: Config | None) -> int:
-    """Values in a model for a configuration's data; where none is given or here, for photographs in ten classes."""
+def model_length(name: str, config: Config) -> int:
+    """Values in a model for a configuration's data; where that is not here, for photographs in ten classes."""
     shape, classes = PHOTOGRAPHS
-    if config is not None:
-        with suppress(DataError):
-            found = data.load(config.data.name, Path(config.data.folder) if config.data.folder else None)
-            shape, classes = found.shape, found.classes
+    with suppress(DataError):
+        found = data.load(config.data.name, Path(config.data.folder) if config.data.folder else None)
+        shape, classes = found.shape, found.classes
     return int(to_vector(models.build(name, shape, classes, 0)).size)
 
 

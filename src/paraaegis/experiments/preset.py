@@ -95,6 +95,13 @@ def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:
             "a preset has seeds of its own, so --set seed=… is refused; choose among them by --seed, or copy the "
             "preset and change `seeds`"
         )
+    varied = {key: f"row {row.label!r}" for row in preset.rows for key in row.set}
+    varied |= {key: f"split {name!r}" for name, changes in preset.splits.items() for key in changes}
+    for setting in settings:
+        if where := varied.get(setting.partition("=")[0].strip()):
+            raise ConfigError(
+                f"--set {setting} would undo what {where} of the preset sets; copy the preset and change it"
+            )
     cells = []
     for row in preset.rows:
         for split in row.splits or preset.splits:

@@ -98,6 +98,7 @@ def spending(path: Path) -> Promise:
     folder = RunFolder(path)
     if (config := folder.read_config()) is None or not folder.ledger.exists():
         raise RunError(f"{path} is not a run's folder with a config.toml and a ledger.jsonl")
+    folder.check_ledger()
     ledger = Ledger(budget(config), folder.ledger)
     found = _promise(config, ledger.releases)
     found.spent = Spent(
@@ -130,31 +131,38 @@ def _promise(config: Config, releases: Sequence[Release]) -> Promise:
         clip=clip,
         simulation=privacy.noise == "seeded",
         guarantees=guarantees(releases, privacy.delta, privacy.unit),
-        calibrations=[] if math.isinf(privacy.epsilon) else calibrations(config),
+        calibrations=calibrations(config),
     )
 
 
 def calibrations(config: Config) -> list[Calibration]:
-    """The paper's noise, exact accounting for either unit, and Rényi accounting, for the same (ε, δ) and rounds."""
+    """The paper's noise, exact accounting for either unit, and Rényi accounting, for the same (ε, δ) and rounds.
+
+    For the values outside where they are noised, else for those inside; none where nothing is noised.
+    """
     privacy, federation = config.privacy, config.federation
-    parts = 2 if privacy.inside_clip and find_method(config.protect.method).noisy else 1
+    noisy = find_method(config.protect.method).noisy
+    clip = privacy.clip if noisy else privacy.inside_clip
+    if math.isinf(privacy.epsilon) or not clip:
+        return []
+    parts = 2 if privacy.inside_clip and noisy else 1
     releases = parts * (privacy.participations or federation.rounds)
     tight, rdp = (find(privacy.epsilon, privacy.delta, releases) for find in (tight_multiplier, rdp_multiplier))
     remark = remark_multiplier(privacy.epsilon, privacy.delta, parts * federation.rounds, federation.fraction)
     found = [
-        ("tight, client", sensitivity(privacy.clip, "client"), tight),
-        ("tight, client-replace", sensitivity(privacy.clip, "client-replace"), tight),
-        ("Rényi, client", sensitivity(privacy.clip, "client"), rdp),
+        ("tight, client", sensitivity(clip, "client"), tight),
+        ("tight, client-replace", sensitivity(clip, "client-replace"), tight),
+        ("Rényi, client", sensitivity(clip, "client"), rdp),
     ]
     if federation.min_samples:
-        found.insert(0, ("paper", remark_sensitivity(privacy.clip, federation.min_samples), remark))
+        found.insert(0, ("paper", remark_sensitivity(clip, federation.min_samples), remark))
     return [
         Calibration(
             name=name,
             sensitivity=change,
             noise_multiplier=multiplier,
             sigma=change * multiplier,
-            epsilon_client=epsilon_of(composed_mu(privacy.clip, [change * multiplier] * releases), privacy.delta),
+            epsilon_client=epsilon_of(composed_mu(clip, [change * multiplier] * releases), privacy.delta),
         )
         for name, change, multiplier in found
     ]

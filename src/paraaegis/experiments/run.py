@@ -77,13 +77,17 @@ def check_config(config: Config) -> None:
 
 
 def federate(
-    config: Config, learners: Mapping[str, Learner], out: Path, fresh: bool = False, on_line: OnLine = lambda _: None
+    config: Config,
+    learners: Mapping[str, Learner],
+    out: Path | str,
+    fresh: bool = False,
+    on_line: OnLine = lambda _: None,
 ) -> Result:
     """Run a configuration with learners of your own, one a client; its tables data, model and train are not used."""
     if len(learners) != config.federation.clients:
         raise ConfigError(f"federation.clients is {config.federation.clients}, got {len(learners)} learners")
     resolved = resolve(config, [learner.samples for learner in learners.values()])
-    return _run(resolved, learners, out, fresh, on_line, None, holdout=True)
+    return _run(resolved, learners, Path(out), fresh, on_line, None, holdout=True)
 
 
 def _run(
@@ -134,10 +138,13 @@ def read_done(folder: RunFolder) -> Result | None:
 
 
 def read_whole(folder: RunFolder) -> Result | None:
-    """The same; refused where its ledger is gone, which every run that came to a result has."""
+    """The same; refused where its ledger is gone or cut, which every run that came to a result has."""
     done = read_done(folder)
-    if done is not None and not folder.ledger.exists():
+    if done is None:
+        return None
+    if not folder.ledger.exists():
         raise RunError(f"{folder.ledger} is gone, and with it what this run spent; bring back a copy")
+    folder.check_ledger()
     return done
 
 

@@ -65,6 +65,11 @@ def check(config: Config, plan: Plan) -> Plan:
     if not 1 <= plan.quorum <= plan.sampled:
         raise ConfigError(f"federation.quorum must be 1 to the {plan.sampled} clients of a round, got {plan.quorum}")
     check_method(config, plan.length)
+    if config.protect.method == "paraaegis-feedback" and not plan.k(plan.rounds):
+        raise ConfigError(
+            f"protect.ratio = {config.protect.ratio:g} elects none of {plan.length} values in round {plan.rounds}, "
+            "and paraaegis-feedback sends nothing else; set a larger ratio, or a decay nearer to 1"
+        )
     if odd := [name for name in plan.clients if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:
         raise ConfigError(f"a client's name has letters, digits, '.', '_' and '-', got {odd[0]!r}")
     return plan

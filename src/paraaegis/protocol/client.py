@@ -11,7 +11,7 @@ from functools import partial
 
 from paraaegis.cores import soon
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
-from paraaegis.errors import ProtocolError
+from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.privacy.ledger import METRICS, SAMPLES, VOTES
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.lwe_round import LweHalf
@@ -39,7 +39,7 @@ from paraaegis.protocol.once import Stopwatch
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import unpack_positions
-from paraaegis.types import Blob, Mask
+from paraaegis.types import Blob, Mask, Metrics
 
 _TEST_ORDER = 1024  # values of the order whose fingerprint a Hello carries
 
@@ -203,11 +203,20 @@ def _catch_up(
         came = [aggregate.number for aggregate in aggregates]
         raise ProtocolError(f"{silo.name} needs the aggregates of rounds {state.applied + 1} to {until}, got {came}")
     with watch("evaluate"):
-        metrics = silo.learner.evaluate(algorithm.read_only(state.weights)) if state.applied else {}
+        metrics = _measured(silo, state) if state.applied else {}
     if metrics and silo.holdout:
         silo.ledger.record(silo.releases(state.applied, 0, [METRICS]))
     state = replace(state, phase="idle", update=None, kept=None, elected=None, turn=None)
     return state, Report(state.applied, metrics, watch.seconds)
+
+
+def _measured(silo: Silo, state: ClientState) -> Metrics:
+    found = silo.learner.evaluate(algorithm.read_only(state.weights))
+    try:
+        return {str(name): float(value) for name, value in found.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        came = type(found).__name__ if not isinstance(found, dict) else {type(one).__name__ for one in found.values()}
+        raise UpdateError(f"evaluate of {silo.name} must return a dict of numbers by name, got {came}") from error
 
 
 def _apply(silo: Silo, state: ClientState, aggregate: Aggregate) -> ClientState:

@@ -33,7 +33,9 @@ def train(silo: Silo, state: ClientState, number: int) -> Vector:
     if state.residual is not None:
         update += state.residual
     if not np.isfinite(update).all():
-        raise UpdateError(f"training of {silo.name} in round {number} gave NaN or infinity; lower the learning rate")
+        raise UpdateError(
+            f"training of {silo.name} in round {number} gave NaN or infinity; lower the learning rate or the noise"
+        )
     return update
 
 

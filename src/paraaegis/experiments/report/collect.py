@@ -15,7 +15,6 @@ from paraaegis.experiments.preset import split_name
 from paraaegis.experiments.promise import spending
 from paraaegis.experiments.run import Result, read_done, summarise
 from paraaegis.privacy.guarantee import Guarantee
-from paraaegis.privacy.ledger import read_ledger
 from paraaegis.protocol.state import Line
 
 
@@ -128,16 +127,13 @@ def _read(path: Path, running: bool) -> Run:
         raise RunError("its config.toml cannot be read")
     done, lines = read_done(folder), folder.read_lines()
     if done is None and not running:
-        raise RunError("it is not complete; the command that began it goes on with it")
+        raise RunError("it is not complete; the command that began it goes on with it, or says why it cannot")
     if not lines:
         raise RunError("it has no rounds yet" if running else "it has no rounds")
     if done is not None and len(lines) != done.rounds:
         raise RunError(f"its rounds.jsonl has {len(lines)} of {done.rounds} rounds")
     guarantees = []
     if folder.ledger.exists():
-        told = {release.round for release in read_ledger(folder.ledger)}
-        if missing := [line.round for line in lines if line.clients and line.round not in told]:
-            raise RunError(f"its ledger.jsonl is not whole: round {missing[0]} is not in it")
         guarantees = spending(path).guarantees
     name, parent = path.resolve().name, path.resolve().parent.name
     return Run(config, lines, done or summarise(config, folder), guarantees, name, name, parent, done is None)

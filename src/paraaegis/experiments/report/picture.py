@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # which else tells of the fonts that it found
     import matplotlib.pyplot as plt
 
     splits = list(dict.fromkeys(run.split for run in runs))
@@ -52,7 +54,7 @@ def _panel(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, 
         panel.annotate(
             run.mark, (cost, accuracy), (0, -7), textcoords="offset points", fontsize=7, ha="center", va="top"
         )
-    panel.set(xlabel=label, xlim=(0, 1.08 * max(costs)), ylim=(0, 104))
+    panel.set(xlabel=label, xlim=(0, 1.15 * max(costs)), ylim=(0, 104))
     panel.grid(alpha=0.3)
 
 
