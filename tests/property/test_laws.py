@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -90,9 +90,10 @@ def test_feedback_with_ratio_one_equals_fedavg(updates):
 
 
 @quick
-@given(updates=updates(), ratio=st.sampled_from([0.0, 0.1, 0.5]))
+@given(updates=updates(), ratio=st.sampled_from([0.1, 0.3, 0.5]))
 def test_feedback_loses_nothing_of_a_clients_updates(updates, ratio):
     """What a single client sent and what it withholds add up to what it trained, value by value."""
+    assume(round(ratio * updates.shape[-1]) > 0)
     one = np.round(updates[:1] * 4) / 4  # exact in float32 and on the grid, so that sums have no rounding of their own
     played = play(one, *method("paraaegis-feedback", f"protect.ratio={ratio}"), rounds=updates.shape[1])
     np.testing.assert_array_equal(played.model + played.residual("client-0"), one[0].sum(axis=0))

@@ -121,7 +121,7 @@ def test_the_order_of_each_round_and_attempt_is_a_permutation_of_its_own(length,
 
 
 @settings(max_examples=10, deadline=None)
-@given(seed=seeds, ratio=st.sampled_from([0.0, 0.2, 1.0]))
+@given(seed=seeds, ratio=st.sampled_from([0.1, 0.2, 1.0]))
 def test_every_client_ends_a_round_with_the_same_elected_set_and_model(seed, ratio):
     updates = np.random.default_rng(seed).normal(size=(4, 30))
     played = play(updates, "protect.method=paraaegis-feedback", f"protect.ratio={ratio}", workers=4)

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from machine import MACHINE
 from paraaegis.errors import ParaAegisError
 from paraaegis.experiments.report.collect import collect
+from paraaegis.experiments.report.explorer import explorer
 from paraaegis.experiments.report.figures import figures, pareto
 from paraaegis.experiments.report.findings import headline, over_seeds
 from paraaegis.experiments.report.page import page
@@ -51,6 +53,17 @@ def test_broken_and_unfinished_runs_are_named_and_the_rest_is_shown(comparison, 
     shown = page(runs, problems)
     assert "Left out" in shown
     assert "fedavg--iid--seed0" in shown
+
+
+def test_the_explorer_opens_as_the_runs_were(comparison):
+    runs, _ = collect([comparison])
+    whole = explorer(MACHINE, runs)
+    assert (whole["start"]["method"], whole["start"]["ratio"]) == ("paraaegis-feedback", 0.1)
+    noised = explorer(MACHINE, [run for run in runs if run.result.method == "paraaegis-static"])
+    assert noised["start"]["method"] == "paraaegis-static"
+    assert noised["budgets"][noised["start"]["budget"]]["epsilon"] == 1.0
+    plain = explorer(MACHINE, [run for run in runs if run.result.method == "fedavg"])
+    assert plain["start"]["method"] == "fedavg"
 
 
 def cut(path, lines):

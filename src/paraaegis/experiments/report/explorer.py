@@ -51,16 +51,21 @@ def _measured(run: Run, runs: Sequence[Run], machine: Machine) -> dict[str, Any]
     }
 
 
-def _start(runs: Sequence[Run]) -> dict[str, float]:
-    """Where the sliders stand at first: as in these runs."""
+def _start(runs: Sequence[Run]) -> dict[str, Any]:
+    """Where the sliders stand at first: as in these runs, of those that vote in feedback's or the first."""
     first = runs[0]
     length = next((run.length for run in runs if run.length), 1_000_000)
-    feedback = next((run for run in runs if run.result.method == "paraaegis-feedback"), None)
+    voted = [run for run in runs if run.result.method.startswith("paraaegis-")]
+    chosen = next((run for run in voted if run.result.method == "paraaegis-feedback"), [*voted, first][0])
+    protect, epsilon = chosen.config.protect, min(chosen.config.privacy.epsilon, BUDGETS[-1])
     plain = next((run for run in runs if run.result.method == "fedavg"), first)
     train = sum(line.seconds.get("train", 0.0) for line in plain.lines) / len(plain.lines)
     return {
         "here": all(run.config.engine.name == "local" for run in runs),
-        "ratio": feedback.config.protect.ratio if feedback else 0.05,
+        "method": chosen.result.method,
+        "ratio": protect.ratio,
+        "decay": protect.decay,
+        "budget": int(np.abs(np.log(BUDGETS / epsilon)).argmin()),
         "clients": first.config.sampled,
         "rounds": first.config.federation.rounds,
         "length": length,

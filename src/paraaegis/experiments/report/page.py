@@ -71,10 +71,7 @@ def _script(value: object) -> str:
 
 def _explorer(machine: Machine) -> str:
     text = (files("paraaegis.experiments.report") / "explorer.html").read_text(encoding="utf-8")
-    names = sorted([*machine.methods, *ALIASES])
-    options = "".join(
-        f"<option{' selected' if name == 'paraaegis-feedback' else ''}>{html.escape(name)}</option>" for name in names
-    )
+    options = "".join(f"<option>{html.escape(name)}</option>" for name in sorted([*machine.methods, *ALIASES]))
     measured = f"in {machine.seconds:.0f} s on {machine.cores} cores"
     return text.replace("{{OPTIONS}}", options).replace("{{MEASURED}}", measured)
 
