@@ -17,7 +17,8 @@ def main() -> None:
     import click
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("torch").setLevel(logging.WARNING)  # which else has words of its own after Ctrl-C
+    for name in ("torch", "matplotlib"):  # which else have words of their own, after Ctrl-C and about fonts
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         from paraaegis.cli.app import app
 

@@ -51,9 +51,7 @@ def plan(
     from paraaegis.experiments.planner import plan as make_plan
 
     limits = {"seconds": seconds, "megabytes": megabytes, "bandwidth": bandwidth, "points": points}
-    _check(limits | {"train-seconds": train_seconds}, model, pilot, write)
-    if pilot_rounds is not None and not pilot:
-        raise ConfigError(f"--pilot-rounds {pilot_rounds} is for a pilot run; add --pilot")
+    _check(limits | {"train-seconds": train_seconds}, model, pilot, pilot_rounds, write)
     chosen = _chosen(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
     check(chosen)
     length = _length(model, chosen)
@@ -73,10 +71,14 @@ def plan(
     show_plan(answer, write)
 
 
-def _check(limits: dict[str, float | None], model: str, pilot: bool, write: Path | None) -> None:
+def _check(
+    limits: dict[str, float | None], model: str, pilot: bool, pilot_rounds: int | None, write: Path | None
+) -> None:
     """Refuse what can be refused before the machine is measured."""
     if limits["points"] is not None and not pilot:
         raise ConfigError("--points asks what a ratio costs in accuracy, which only --pilot can tell; add --pilot")
+    if pilot_rounds is not None and not pilot:
+        raise ConfigError(f"--pilot-rounds {pilot_rounds} is for a pilot run; add --pilot")
     for name, value in limits.items():
         if value is not None and not value > 0:
             raise ConfigError(f"--{name} must be above 0, got {value:g}")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import fcntl
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -33,7 +33,7 @@ from paraaegis.config import Config, load_config
 from paraaegis.errors import BusyError, ParaAegisError, RunError
 from paraaegis.experiments.history import History
 from paraaegis.files import write_whole
-from paraaegis.privacy.ledger import read_ledger
+from paraaegis.privacy.ledger import Release, read_ledger
 from paraaegis.protocol.state import ClientState, Line, ServerState, decode_state, encode_state
 from paraaegis.types import Arrays
 
@@ -175,9 +175,9 @@ class RunFolder:
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise RunError(f"{self.lines} is damaged: {error}; {self.remedy}") from error
 
-    def check_ledger(self) -> None:
-        """Refuse a ledger that leaves out a client of a round: what was spent would be told too low."""
-        told = {(release.round, release.client) for release in read_ledger(self.ledger)}
+    def check_ledger(self, releases: Iterable[Release]) -> None:
+        """Refuse a ledger of these that leaves out a client of a round: what was spent would be told too low."""
+        told = {(release.round, release.client) for release in releases}
         for line in self.read_lines():
             if missing := [client for client in line.clients if (line.round, client) not in told]:
                 raise RunError(

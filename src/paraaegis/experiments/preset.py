@@ -90,15 +90,16 @@ def read_preset(name: str) -> Preset:
 def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:
     """Every run of a preset, each checked before the first starts; `settings` change them all."""
     settings = list(settings)
-    if any(setting.partition("=")[0].strip() == "seed" for setting in settings):
+    changed = {setting.partition("=")[0].strip(): setting for setting in settings}
+    if "seed" in changed:
         raise ConfigError(
             "a preset has seeds of its own, so --set seed=… is refused; choose among them by --seed, or copy the "
             "preset and change `seeds`"
         )
     varied = {key: f"row {row.label!r}" for row in preset.rows for key in row.set}
     varied |= {key: f"split {name!r}" for name, changes in preset.splits.items() for key in changes}
-    for setting in settings:
-        if where := varied.get(setting.partition("=")[0].strip()):
+    for key, setting in changed.items():
+        if where := varied.get(key):
             raise ConfigError(
                 f"--set {setting} would undo what {where} of the preset sets; copy the preset and change it"
             )

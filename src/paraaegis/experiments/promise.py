@@ -98,8 +98,8 @@ def spending(path: Path) -> Promise:
     folder = RunFolder(path)
     if (config := folder.read_config()) is None or not folder.ledger.exists():
         raise RunError(f"{path} is not a run's folder with a config.toml and a ledger.jsonl")
-    folder.check_ledger()
     ledger = Ledger(budget(config), folder.ledger)
+    folder.check_ledger(ledger.releases)
     found = _promise(config, ledger.releases)
     found.spent = Spent(
         releases=dict(Counter(release.what for release in ledger.releases)),

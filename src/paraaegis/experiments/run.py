@@ -20,7 +20,7 @@ from paraaegis.errors import ConfigError, PrivacyError, RunError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.wire import check, check_method, make_keys, make_plan, resolve, wire
 from paraaegis.privacy.budget import budget
-from paraaegis.privacy.ledger import Ledger
+from paraaegis.privacy.ledger import Ledger, read_ledger
 from paraaegis.protocol.desk import Desk
 from paraaegis.protocol.state import Line, ServerState
 from paraaegis.types import Learner, Vector
@@ -144,7 +144,7 @@ def read_whole(folder: RunFolder) -> Result | None:
         return None
     if not folder.ledger.exists():
         raise RunError(f"{folder.ledger} is gone, and with it what this run spent; bring back a copy")
-    folder.check_ledger()
+    folder.check_ledger(read_ledger(folder.ledger))
     return done
 
 

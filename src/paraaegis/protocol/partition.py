@@ -75,16 +75,14 @@ class Partition:
             raise UpdateError(
                 "{} values inside and {} outside were expected, got {} and {}".format(*self.counts, *came)
             )
-        if travelled is None:
-            vector = np.zeros(self.inside.size, dtype=inside.dtype)
-            vector[self.inside] = inside
-            return vector
-        vector = np.empty(self.inside.size, dtype=np.result_type(inside, travelled))
+        kind = inside.dtype if travelled is None else np.result_type(inside, travelled)
+        vector = np.zeros(self.inside.size, dtype=kind)
+        if travelled is not None:
 
-        def place(_: int, where: slice) -> None:
-            vector[self.travel[where]] = travelled[where]
+            def place(_: int, where: slice) -> None:
+                vector[self.travel[where]] = travelled[where]
 
-        each(place, slices(self.travel.size))
+            each(place, slices(self.travel.size))
         vector[self.inside] = inside
         return vector
 

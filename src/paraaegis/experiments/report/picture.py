@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # which else tells of the fonts that it found
     import matplotlib.pyplot as plt
 
     splits = list(dict.fromkeys(run.split for run in runs))
