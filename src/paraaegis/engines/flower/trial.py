@@ -25,7 +25,7 @@ from paraaegis.errors import RunError
 
 HOST = "127.0.0.1"
 CONNECTION = "trial"
-START, STOP = 60.0, 15.0  # seconds that a process may take
+START, STOP = 180.0, 15.0  # seconds that a process may take
 _CONNECTED = "SuperNode ID"  # what a node's log says when the SuperLink has taken it
 _MARK = "PARAAEGIS_TRIAL"  # in the environment of every process of a trial
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
@@ -101,7 +101,7 @@ class Trial:
         ports = ["--superlink", f"{HOST}:{self._port}", "--port", free_port()]
         self._start(name, [_tool("flower-supernode"), *ports, *options, "--node-config", config])
 
-    def bring_back(self, name: str, patience: float = 120.0) -> None:
+    def bring_back(self, name: str, patience: float = START) -> None:
         """Start a node that was killed until the SuperLink, which first must miss it, takes it."""
         until = time.monotonic() + patience
         while True:
