@@ -69,11 +69,17 @@ def test_an_option_that_would_do_nothing_is_refused(typed, arguments, said):
     assert said in err
 
 
-def test_a_wish_that_nothing_fulfils_gets_the_nearest(typed):
-    code, out, _ = typed(*PLAN, "--seconds", "0.001")
-    assert code == 0
-    assert "nearest" in out
-    assert "No ratio fulfils your wishes" in out
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_wish_that_nothing_fulfils_gets_the_nearest_exits_with_1_and_writes_nothing(typed, tmp_path, form):
+    given = ("--model", "mlp", "--megabytes", "0.001", "--write", tmp_path / "plan.toml")
+    code, out, _ = typed("plan", *given, *form)
+    assert code == 1
+    assert not (tmp_path / "plan.toml").exists()
+    if form:
+        assert not json.loads(out)["fits"]
+    else:
+        assert "No ratio fulfils your wishes; the nearest takes" in out
+        assert "nothing was written to" in out
 
 
 def test_a_plan_is_written_as_a_configuration_that_can_be_run(typed, tmp_path):

@@ -17,7 +17,9 @@ def audit(
     ] = None,
     settings: Settings = None,
     trials: Annotated[int, typer.Option(min=1000, help="Games in each world: the canary sent, or not.")] = 5_000,
-    rounds: Annotated[int, typer.Option(min=0, help="Rounds of a game. 0: one, of a varying series three.")] = 0,
+    rounds: Annotated[
+        int, typer.Option(min=0, max=1000, help="Rounds of a game. 0: one, of a varying series three.")
+    ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The games' seed.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -43,7 +44,11 @@ def plan(
     write: Annotated[Path | None, typer.Option(help="Write the configuration here.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure this machine, then choose the ratio that fits your limits and say what it costs and guarantees."""
+    """Measure this machine, then choose the ratio that fits your limits and say what it costs and guarantees.
+
+    Where nothing fits, shows what comes nearest, writes nothing and exits with 1.
+    """
+    from paraaegis.cli.tables import show_plan
     from paraaegis.experiments.folder import write_config
     from paraaegis.experiments.gauge import gauge
     from paraaegis.experiments.pilot import fly
@@ -61,14 +66,14 @@ def plan(
         train_seconds = train_seconds_of(flown, chosen, machine, length, bandwidth is None)
     wish = Wish(length=length, train=train_seconds, **limits)
     answer = make_plan(chosen, wish, machine, flown)
-    if write is not None:
+    if write is not None and answer.fits:
         write_config(write, configured(chosen, answer.choice))
     if as_json:
         print_json(answer)
-        return
-    from paraaegis.cli.tables import show_plan
-
-    show_plan(answer, write)
+    else:
+        show_plan(answer, write)
+    if not answer.fits:
+        sys.exit(1)
 
 
 def _check(

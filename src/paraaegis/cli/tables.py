@@ -105,7 +105,8 @@ def show_plan(answer: Answer, written: Path | None) -> None:
         console.print(f"No ratio fulfils your wishes; the nearest takes {miss}.", highlight=False)
     _show_guarantees(console, f"{answer.choice.method} guarantees", answer.guarantees)
     if written is not None:
-        console.print(f"written: {written}, for its model and data set", highlight=False, soft_wrap=True)
+        text = f"written: {written}, for its model and data set" if answer.fits else f"nothing was written to {written}"
+        console.print(text, highlight=False, soft_wrap=True)
 
 
 def _plan_rows(answer: Answer) -> list[tuple[str, Callable[[Choice], str]]]:
