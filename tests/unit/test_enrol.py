@@ -111,6 +111,40 @@ def test_when_a_silo_leaves_the_others_get_new_secrets_and_it_gets_none(tmp_path
         lead.rotate("client-9")
 
 
+def test_when_the_lead_leaves_another_takes_over_with_secrets_that_it_does_not_know(tmp_path):
+    old, silos = federation(tmp_path)
+    handed_out(old, silos)
+    new, other = silos["client-1"], silos["client-2"]
+    told = new.approve({"client-2": other.create()}, take_over=True)
+    assert new.leads
+    assert new.lead == ""
+    with pytest.raises(CryptoError, match="they were not opened"):
+        handed_out(new, {"client-2": other})  # it was not told yet
+    other.create(told)
+    handed_out(new, {"client-2": other})
+    assert load_keys(other.keys) == load_keys(new.keys)
+    assert load_keys(new.keys).vote != load_keys(old.keys).vote
+    assert load_keys(new.keys).ckks != load_keys(old.keys).ckks
+    with pytest.raises(CryptoError, match="they were not opened"):
+        handed_out(old, {"client-2": other})
+    with pytest.raises(KeyFileError, match="leave --take-over out"):
+        new.approve({}, take_over=True)
+
+
+def test_a_silo_that_took_over_in_part_still_follows(tmp_path, monkeypatch):
+    old, silos = federation(tmp_path)
+    handed_out(old, silos)
+    new = silos["client-1"]
+    monkeypatch.setattr(KeyFolder, "_write_approved", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        new.approve({}, take_over=True)
+    assert not new.leads
+    monkeypatch.undo()
+    new.approve({}, take_over=True)
+    assert load_keys(new.keys).epoch == 3
+    assert new.leads
+
+
 def test_dealt_keys_hold_what_each_silo_needs_and_the_server_nothing_secret(tmp_path):
     *silos, server = deal(tmp_path, 3)
     secrets = [load_keys(silo / "keys") for silo in silos]

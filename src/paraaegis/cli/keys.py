@@ -53,6 +53,9 @@ def lead(
         list[str] | None, typer.Option(metavar="NAME=FINGERPRINT", help="A silo, as its people told you.")
     ] = None,
     profile: Profile = "precise",
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="This silo followed a lead that left: make new secrets and lead.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make this silo the lead: it makes the secrets, and seals them to approved silos when they meet the server."""
@@ -61,7 +64,7 @@ def lead(
     pairs = [text.partition("=") for text in approve or []]
     if odd := ["".join(pair) for pair in pairs if not (pair[0] and pair[2])]:
         raise ConfigError(f"--approve takes NAME=FINGERPRINT, got {odd[0]!r}")
-    fingerprint = KeyFolder(folder).approve({name: value for name, _, value in pairs}, profile)
+    fingerprint = KeyFolder(folder).approve({name: value for name, _, value in pairs}, profile, take_over)
     print_json({"fingerprint": fingerprint}) if as_json else typer.echo(fingerprint)
 
 

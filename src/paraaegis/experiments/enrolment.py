@@ -65,20 +65,29 @@ class KeyFolder:
         """The silo's public key."""
         return load_identity(self.identity)[1]
 
-    def approve(self, fingerprints: dict[str, str], chosen: str = PROFILE) -> str:
-        """Make this silo the lead: approve others, and make the federation's secrets if there are none."""
+    def approve(self, fingerprints: dict[str, str], chosen: str = PROFILE, take_over: bool = False) -> str:
+        """Make this silo the lead: approve others, and make the federation's secrets if there are none.
+
+        To take over from a lead that left makes new ones, which that lead does not know.
+        """
         self.create()
         checked = {name: _checked(fingerprint) for name, fingerprint in fingerprints.items()}
-        if self.lead:
-            raise KeyFileError(f"{self.path} takes its secrets from the lead {self.lead}; it cannot lead as well")
+        if self.lead and not take_over:
+            raise KeyFileError(
+                f"{self.path} takes its secrets from the lead {self.lead}; it cannot lead as well, unless that one "
+                "left: --take-over"
+            )
+        if take_over and not self.lead:
+            raise KeyFileError(f"{self.path} follows no lead that it could take over from; leave --take-over out")
         whole = {**self.approved(), **checked}
         if twice := [name for name in whole if list(whole.values()).count(whole[name]) > 1]:
             raise KeyFileError(f"{' and '.join(twice)} cannot have the same fingerprint: each silo has its own")
         if self.keys.exists() and (found := load_keys(self.keys).profile) != chosen:
             raise KeyFileError(f"{self.keys} holds keys of profile {found!r}, asked for {chosen!r}")
+        if take_over or not self.keys.exists():  # before it leads: the old secrets are nothing to hand out
+            save_keys(self.keys, fresh_keys(chosen, load_keys(self.keys).epoch + 1 if self.keys.exists() else 1))
         self._write_approved(whole, self._left())
-        if not self.keys.exists():
-            save_keys(self.keys, fresh_keys(chosen))
+        self._lead.unlink(missing_ok=True)
         return fingerprint_of(self.public)
 
     def approved(self) -> dict[str, str]:
