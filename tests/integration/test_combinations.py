@@ -46,7 +46,7 @@ def test_the_papers_presets_run_their_first_round(name, photographs, tmp_path):
     cells = only(cells_of(preset, settings), [next(iter(preset.splits))], [])
     from contextlib import nullcontext
 
-    table = compare(name, "", cells, tmp_path / "out", False, lambda _n, _r: nullcontext(lambda _: None))
+    table = compare(name, cells, tmp_path / "out", False, lambda _n, _r: nullcontext(lambda _: None))
     assert len(table.rows) == len(cells)
 
 
@@ -55,7 +55,7 @@ def test_the_quick_comparison_tells_the_papers_story(tmp_path):
     from contextlib import nullcontext
 
     cells = only(cells_of(read_preset("quick")), ["iid"], [])
-    table = compare("quick", "", cells, tmp_path / "out", False, lambda _n, _r: nullcontext(lambda _: None))
+    table = compare("quick", cells, tmp_path / "out", False, lambda _n, _r: nullcontext(lambda _: None))
     accuracy = {row.method: row.accuracy for row in table.rows}
     assert accuracy.keys() == METHODS.keys()
     assert abs(accuracy["ckks-fedavg"] - accuracy["fedavg"]) < 1

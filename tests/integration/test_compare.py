@@ -82,14 +82,14 @@ def test_a_comparison_goes_on_where_it_stopped(preset, tmp_path):
         yield lambda line: ran.append((name, line.round))
 
     with pytest.raises(KeyboardInterrupt):
-        compare("small", "", cells, tmp_path / "out", False, stop_in_the_second)
+        compare("small", cells, tmp_path / "out", False, stop_in_the_second)
     first = (tmp_path / "out" / cells[0].folder / "rounds.jsonl").read_bytes()
-    table = compare("small", "", cells, tmp_path / "out", False, count)
+    table = compare("small", cells, tmp_path / "out", False, count)
     assert stopped
     assert not any(name.startswith("1/") for name, _ in ran)
     assert (tmp_path / "out" / cells[0].folder / "rounds.jsonl").read_bytes() == first
     assert len(table.rows) == 3
-    whole = compare("small", "", cells, tmp_path / "whole", False, silent)
+    whole = compare("small", cells, tmp_path / "whole", False, silent)
     assert [row.accuracy for row in table.rows] == [row.accuracy for row in whole.rows]
 
 
@@ -190,7 +190,7 @@ def test_every_method_combines_with_every_model_and_split(method, model, split, 
 
 
 def test_efficiency_and_bytes_stand_in_the_markdown(preset, tmp_path):
-    table = compare("small", "", cells_of(read_preset(str(preset)))[:1], tmp_path / "out", False, silent)
+    table = compare("small", cells_of(read_preset(str(preset)))[:1], tmp_path / "out", False, silent)
     assert f"| {table.rows[0].bytes_up / 1e6:.2f} |" in markdown(table)
 
 
@@ -219,19 +219,19 @@ def test_what_would_make_a_false_table_is_refused(preset, tmp_path):
 
 def test_a_damaged_table_is_made_anew_from_its_cells(preset, tmp_path):
     cells = cells_of(read_preset(str(preset)))[:1]
-    first = compare("small", "", cells, tmp_path / "out", False, silent)
+    first = compare("small", cells, tmp_path / "out", False, silent)
     (tmp_path / "out" / "table.json").write_text("{")
-    assert compare("small", "", cells, tmp_path / "out", False, silent) == first
+    assert compare("small", cells, tmp_path / "out", False, silent) == first
 
 
 def test_seconds_of_a_shared_machine_are_marked(preset, tmp_path):
     cells = cells_of(read_preset(str(preset)))[:1]
-    compare("small", "", cells, tmp_path / "out", False, silent)
+    compare("small", cells, tmp_path / "out", False, silent)
     path = tmp_path / "out" / cells[0].folder / "result.json"
     result = json.loads(path.read_text())
     result["machine"]["shared"] = "two cells"
     path.write_text(json.dumps(result))
-    text = markdown(compare("small", "", cells, tmp_path / "out", False, silent))
+    text = markdown(compare("small", cells, tmp_path / "out", False, silent))
     assert f"{result['seconds']:.1f}† |" in text
     assert "†: the machine had other work" in text
 
@@ -241,7 +241,7 @@ def test_several_seeds_are_one_row_with_mean_and_deviation(tmp_path):
     path.write_text(PRESET.replace('label = "fedavg"', 'label = "fedavg"\nseeds = [0, 1, 2]\nsplits = ["iid"]'))
     cells = cells_of(read_preset(str(path)))
     assert [(cell.label, cell.seed) for cell in only(cells, seeds=[1])] == [("fedavg", 1)]
-    table = compare("small", "", cells, tmp_path / "out", False, silent)
+    table = compare("small", cells, tmp_path / "out", False, silent)
     accuracies = [row.accuracy for row in table.rows if row.label == "fedavg"]
     assert len(accuracies) == 3
     assert len(set(accuracies)) > 1
@@ -258,25 +258,25 @@ def test_a_foreign_folder_is_left_alone(preset, tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.txt").write_text("years of work")
     with pytest.raises(RunError, match=r"holds thesis\.txt"):
-        compare("small", "", cells_of(read_preset(str(preset))), tmp_path / "theirs", False, silent)
+        compare("small", cells_of(read_preset(str(preset))), tmp_path / "theirs", False, silent)
     assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["thesis.txt"]
 
 
 def test_another_comparisons_folder_is_left_alone(preset, tmp_path):
     cells = cells_of(read_preset(str(preset)))
-    compare("small", "", cells, tmp_path / "out", False, silent, wanted=cells[:1])
+    compare("small", cells, tmp_path / "out", False, silent, wanted=cells[:1])
     with pytest.raises(RunError, match="holds the comparison 'small', not 'other'"):
-        compare("other", "", cells, tmp_path / "out", False, silent)
+        compare("other", cells, tmp_path / "out", False, silent)
 
 
 def test_a_part_that_is_run_later_keeps_the_rows_of_the_same_configuration_only(preset, tmp_path):
     cells = cells_of(read_preset(str(preset)))
-    compare("small", "", cells, tmp_path / "out", False, silent, wanted=cells[:1])
-    both = compare("small", "", cells, tmp_path / "out", False, silent, wanted=cells[2:])
+    compare("small", cells, tmp_path / "out", False, silent, wanted=cells[:1])
+    both = compare("small", cells, tmp_path / "out", False, silent, wanted=cells[2:])
     assert [row.label for row in both.rows] == ["fedavg", "static 20%"]
     changed = cells_of(read_preset(str(preset)), ["train.lr=0.01"])
     with pytest.raises(RunError, match=r"train\.lr"):
-        compare("small", "", changed, tmp_path / "out", False, silent, wanted=changed[:1])
+        compare("small", changed, tmp_path / "out", False, silent, wanted=changed[:1])
 
 
 def test_configurations_of_one_name_are_refused(tmp_path):
@@ -297,7 +297,7 @@ def test_a_cell_that_cannot_run_is_found_before_the_first_runs(setting, tmp_path
         yield lambda _line: None
 
     with pytest.raises((ConfigError, CryptoError)):
-        compare("quick", "", cells_of(read_preset("quick"), [setting]), tmp_path / "out", False, note)
+        compare("quick", cells_of(read_preset("quick"), [setting]), tmp_path / "out", False, note)
     assert not started
 
 
@@ -305,7 +305,7 @@ def test_results_that_were_copied_without_their_lock_are_not_run_again_nor_their
     preset, tmp_path, monkeypatch
 ):
     cells = cells_of(read_preset(str(preset)))[:1]
-    compare("small", "", cells, tmp_path / "out", False, silent)
+    compare("small", cells, tmp_path / "out", False, silent)
     (tmp_path / "out" / cells[0].folder / ".lock").unlink()
     monkeypatch.setattr("paraaegis.experiments.learners.make_classroom", lambda _: pytest.fail("data was read"))
     ran = []
@@ -314,7 +314,7 @@ def test_results_that_were_copied_without_their_lock_are_not_run_again_nor_their
     def count(_name, _rounds):
         yield ran.append
 
-    assert len(compare("small", "", cells, tmp_path / "out", False, count).rows) == 1
+    assert len(compare("small", cells, tmp_path / "out", False, count).rows) == 1
     assert not ran
 
 
@@ -322,12 +322,12 @@ def test_a_cell_that_diverges_does_not_hold_up_the_others(preset, tmp_path):
     cells = cells_of(read_preset(str(preset)))
     train = msgspec.structs.replace(cells[0].config.train, lr=1e30)
     diverging = replace(cells[0], config=msgspec.structs.replace(cells[0].config, train=train))
-    table = compare("small", "", [diverging, *cells[1:]], tmp_path / "out", False, silent)
+    table = compare("small", [diverging, *cells[1:]], tmp_path / "out", False, silent)
     assert [row.label for row in table.rows] == ["fedavg", "static 20%"]
     assert list(table.diverged) == [diverging.folder]
     assert f"Without a result: {diverging.folder} (training of client-" in markdown(table)
     with pytest.raises(RunError, match="no cell came to a result"):
-        compare("small", "", [diverging], tmp_path / "alone", False, silent)
+        compare("small", [diverging], tmp_path / "alone", False, silent)
 
 
 def test_a_preset_that_is_no_text_is_refused_by_name(tmp_path):
@@ -338,5 +338,5 @@ def test_a_preset_that_is_no_text_is_refused_by_name(tmp_path):
 
 def test_no_label_breaks_the_table(preset, tmp_path):
     cell = replace(cells_of(read_preset(str(preset)))[0], label="a|<b>")
-    table = compare("small", "", [cell], tmp_path / "out", False, silent)
+    table = compare("small", [cell], tmp_path / "out", False, silent)
     assert "| a\\|&lt;b&gt; | " in markdown(table)

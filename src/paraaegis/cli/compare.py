@@ -33,12 +33,12 @@ def compare(
         raise ConfigError("give either --preset NAME or configurations to compare")
     if preset:
         chosen = read_preset(preset)
-        title, paper, cells = chosen.title, chosen.paper, cells_of(chosen, settings or [])
+        title, cells = chosen.title, cells_of(chosen, settings or [])
         wanted = only(cells, splits or [], rows or [], seeds or [])
     else:
         if splits or rows or seeds:
             raise ConfigError("--split, --row and --seed choose from a preset; plain configurations are all run")
-        title, paper, cells = "Comparison", "", cells_of_files(configs or [], settings or [])
+        title, cells = "Comparison", cells_of_files(configs or [], settings or [])
         wanted = cells
     folder = out or Path("runs") / f"compare-{Path(preset).stem if preset else '-'.join(p.stem for p in configs or [])}"
 
@@ -54,7 +54,7 @@ def compare(
     def shown(name: str, rounds: int) -> AbstractContextManager[OnLine]:
         return shown_rounds(rounds, name, quiet=as_json)
 
-    table = carry_out(title, paper, cells, folder, fresh, shown, wanted)
+    table = carry_out(title, cells, folder, fresh, shown, wanted)
     runs, problems = collect([folder])
     machine = remembered(progress=say_measured)
     write_picture(runs, folder / "plot.png", title)

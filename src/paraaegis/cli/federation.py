@@ -27,7 +27,7 @@ def up(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Try a federation on this machine: a real SuperLink and SuperNodes with TLS and authentication, then stop them."""
-    changes = [*(settings or []), *([f"federation.clients={clients}"] if clients else [])]
+    changes = [*([f"federation.clients={clients}"] if clients else []), *(settings or [])]
     chosen = chosen_config(config, changes)
     folder = out or Path("runs") / f"federation-{chosen.digest()[:8]}"
 

@@ -26,7 +26,8 @@ def plan(
     clients: Annotated[int | None, typer.Option(help="Clients.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
     method: Annotated[
-        str | None, typer.Option(help="Default: paraaegis-static with --epsilon, else paraaegis-feedback.")
+        str | None,
+        typer.Option(help="Default: the file's; without one paraaegis-static with --epsilon, else paraaegis-feedback."),
     ] = None,
     bandwidth: Annotated[
         float | None,

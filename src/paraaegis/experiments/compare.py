@@ -20,7 +20,7 @@ Shown = Callable[[str, int], AbstractContextManager[OnLine]]
 
 
 class TableRow(msgspec.Struct, kw_only=True):
-    """One cell's result. Accuracy in percent; bytes of all clients together, a round."""
+    """One cell's result. Accuracy in percent; bytes of a client and round."""
 
     method: str
     label: str
@@ -39,14 +39,12 @@ class Table(msgspec.Struct, kw_only=True):
     """A comparison."""
 
     title: str
-    paper: str
     rows: list[TableRow]
     diverged: dict[str, str] = {}  # cells that stopped with an update that cannot be sent, and what they said
 
 
 def compare(
     title: str,
-    paper: str,
     cells: Sequence[Cell],
     out: Path,
     fresh: bool,
@@ -71,7 +69,7 @@ def compare(
     rows = [row_of(cell, result) for cell in cells if (result := _result(cell, out)) is not None]
     if not rows:
         raise RunError(f"no cell came to a result: {'; '.join(f'{name}: {why}' for name, why in diverged.items())}")
-    table = Table(title=title, paper=paper, rows=rows, diverged=diverged)
+    table = Table(title=title, rows=rows, diverged=diverged)
     write_whole(out / "table.json", lambda file: file.write(msgspec.json.format(msgspec.json.encode(table), indent=2)))
     write_whole(out / "table.md", lambda file: file.write(markdown(table).encode()))
     return table
@@ -116,8 +114,8 @@ def row_of(cell: Cell, result: Result) -> TableRow:
         accuracy=accuracy,
         seconds=result.seconds,
         efficiency=100 * accuracy / result.seconds,
-        bytes_up=result.bytes_up / result.rounds,
-        bytes_down=result.bytes_down / result.rounds,
+        bytes_up=result.bytes_up / result.rounds / cell.config.sampled,
+        bytes_down=result.bytes_down / result.rounds / cell.config.sampled,
         folder=cell.folder,
         shared=result.shared,
     )
@@ -174,9 +172,7 @@ def explained(table: Table) -> str:
     seeds = " ±: standard deviation over seeds." if len({row.seed for row in table.rows}) > 1 else ""
     shared = " †: the machine had other work; not comparable." if any(row.shared for row in table.rows) else ""
     lost = "".join(f" Without a result: {name} ({why})." for name, why in table.diverged.items())
-    return (
-        f"Efficiency = 100 · accuracy / seconds.{seeds}{shared} MB: all clients together, a round, first split.{lost}"
-    )
+    return f"Efficiency = 100 · accuracy / seconds.{seeds}{shared} MB: a client and round, first split.{lost}"
 
 
 def markdown(table: Table) -> str:

@@ -1,7 +1,6 @@
 """A comparison as a TOML file: one configuration, changed by rows (methods), splits and seeds.
 
 title = "…"
-paper = "table1"                    # whose figures stand beside ours, if any
 seeds = [0]
 [config.federation] …               # what all cells share, in the words of a run's configuration
 [splits.iid]
@@ -46,7 +45,6 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     splits: dict[str, dict[str, Any]]
     config: dict[str, Any] = {}
     seeds: tuple[int, ...] = (0,)
-    paper: str = ""
 
 
 @dataclass(frozen=True)
