@@ -62,7 +62,7 @@ class Train(Section, frozen=True):
     batch: Annotated[Count, "samples in a step"] = 32
     optimizer: Annotated[Literal["sgd", "adam"], "of each client, with a state that it keeps"] = "sgd"
     lr: Annotated[Positive, "learning rate"] = 0.05
-    momentum: Annotated[float, Meta(ge=0, lt=1), "of SGD"] = 0.9
+    momentum: Annotated[float, Meta(ge=0, lt=1), "of SGD; of Adam, β₁"] = 0.9
 
 
 class Protect(Section, frozen=True):

@@ -224,6 +224,14 @@ def test_a_damaged_table_is_made_anew_from_its_cells(preset, tmp_path):
     assert compare("small", cells, tmp_path / "out", False, silent) == first
 
 
+def test_a_cell_whose_evaluator_was_away_at_the_end_has_no_accuracy(preset, tmp_path):
+    cells = cells_of(read_preset(str(preset)))[:1]
+    compare("small", cells, tmp_path / "out", False, silent)
+    path = tmp_path / "out" / cells[0].folder / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"metrics": {}}))
+    assert "| nan % |" in markdown(compare("small", cells, tmp_path / "out", False, silent))
+
+
 def test_seconds_of_a_shared_machine_are_marked(preset, tmp_path):
     cells = cells_of(read_preset(str(preset)))[:1]
     compare("small", cells, tmp_path / "out", False, silent)
@@ -326,6 +334,8 @@ def test_a_cell_that_diverges_does_not_hold_up_the_others(preset, tmp_path):
     assert [row.label for row in table.rows] == ["fedavg", "static 20%"]
     assert list(table.diverged) == [diverging.folder]
     assert f"Without a result: {diverging.folder} (training of client-" in markdown(table)
+    again = compare("small", [diverging, *cells[1:]], tmp_path / "out", False, silent, cells[1:])
+    assert again.diverged == table.diverged  # of the cells that were not asked for this time
     with pytest.raises(RunError, match="no cell came to a result"):
         compare("small", [diverging], tmp_path / "alone", False, silent)
 

@@ -219,6 +219,7 @@ def play_refusals(out):
         until = time.monotonic() + 120
         while trial.processes["stranger"].poll() is None and time.monotonic() < until:
             time.sleep(0.5)
+        trial.stop("stranger")
         played.listed = len(trial.flwr("supernode", "list", "trial", "--format", "json")["nodes"])
         with pytest.raises(RunError) as stopped:
             played.follow(trial, played.start(trial))
@@ -320,7 +321,7 @@ def test_a_node_that_is_not_registered_is_turned_away(playing):
 
 
 def test_why_a_server_stopped_is_told(playing):
-    told = "the server stopped: not everyone joined: client-0: client-0 has 60 samples"
+    told = "the server stopped: not everyone joined: client-0: client-0 has fewer samples than the 1000"
     assert playing["refusals"].result().stopped.startswith(told)
 
 

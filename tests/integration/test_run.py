@@ -15,6 +15,7 @@ from paraaegis.cli import main
 from paraaegis.config import make_config
 from paraaegis.errors import ConfigError, ParaAegisError, RunError
 from paraaegis.experiments.folder import RunFolder
+from paraaegis.experiments.promise import spending
 from paraaegis.experiments.run import federate
 from paraaegis.learn.data import load
 from paraaegis.learn.models import build
@@ -141,6 +142,23 @@ def test_a_ledger_that_lost_a_client_of_a_round_is_refused(command, finished, mo
     code, _, told = call(monkeypatch, capsys, command, *again)
     assert code == 2
     assert "ledger.jsonl is not whole: it has nothing of client-" in told
+
+
+@pytest.mark.parametrize("what", ["votes", "metrics"])
+def test_a_ledger_without_the_values_of_a_round_is_not_whole(finished, tmp_path, what):
+    copy = shutil.copytree(finished[1], tmp_path / "copy")
+    lines = [json.loads(line) for line in (copy / "ledger.jsonl").read_text().splitlines()]
+    lines[-1]["what"] = what
+    (copy / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(RunError, match="it has nothing of client-"):
+        spending(copy)
+
+
+def test_a_folder_may_have_brackets_in_its_name(finished, monkeypatch, capsys, tmp_path):
+    copy = shutil.copytree(finished[1], tmp_path / "a[" / "b] [red]")
+    code, out, _ = call(monkeypatch, capsys, "run", DIGITS, "--out", copy, *words(*QUICK, "protect.method=fedavg"))
+    assert code == 0
+    assert str(copy) in out
 
 
 def test_fresh_starts_over_and_json_is_all_of_stdout(finished, monkeypatch, capsys, tmp_path):
@@ -439,6 +457,10 @@ def test_a_learner_that_changes_what_it_is_given_is_stopped(method, tmp_path):
 def test_clients_with_different_models_stop_before_anything_is_mixed(tmp_path):
     learners = toys(3)
     learners["client-1"] = ToyLearner(np.ones((1, 6)))
+    with pytest.raises(ParaAegisError, match=r"initial of client-1's learner must return 5 values .* shape \(6,\)"):
+        federate(toy_config("federation.clients=3"), learners, tmp_path)
+    learners["client-1"] = ToyLearner(np.ones((1, 5)))
+    learners["client-1"].initial = lambda: np.ones(5, np.float32)
     with pytest.raises(ParaAegisError, match="first models differ: client-1 not like the others"):
         federate(toy_config("federation.clients=3"), learners, tmp_path)
     assert not (tmp_path / "rounds.jsonl").exists()

@@ -131,6 +131,22 @@ def test_when_the_lead_leaves_another_takes_over_with_secrets_that_it_does_not_k
         new.approve({}, take_over=True)
 
 
+def test_secrets_of_a_new_lead_are_taken_whatever_their_epoch_and_only_once(tmp_path):
+    old, silos = federation(tmp_path)
+    new, other = silos["client-1"], silos["client-2"]
+    handed_out(old, {"client-2": other})  # the new lead never got any
+    other.create(new.approve({"client-2": other.create()}, take_over=True))
+    early = new.seal({"client-2": other.public})["client-2"]
+    other.open(early, "client-2", new.public)
+    assert other.key_id == new.key_id
+    new.approve({"client-3": KeyFolder(tmp_path / "client-3").create()})
+    new.rotate("client-3")
+    handed_out(new, {"client-2": other})
+    with pytest.raises(KeyFileError, match="handing out old ones again"):
+        other.open(early, "client-2", new.public)
+    assert other.key_id == new.key_id
+
+
 def test_a_silo_that_took_over_in_part_still_follows(tmp_path, monkeypatch):
     old, silos = federation(tmp_path)
     handed_out(old, silos)

@@ -62,3 +62,13 @@ def test_without_noise_nothing_is_promised():
 def test_seeded_noise_promises_a_simulation_and_no_more(noise, kind):
     found = promise(configure("protect.method=dp-fedavg", *NOISY, f"privacy.noise={noise}")).guarantees
     assert {one.kind.partition(",")[0] for one in found} == {kind}
+
+
+@pytest.mark.parametrize(("noise", "kind"), [("seeded", "simulated computational"), ("secret", "computational")])
+def test_a_seeded_order_of_votes_hides_nothing_from_who_knows_the_seed(noise, kind):
+    found = promise(configure("protect.method=paraaegis-feedback", f"privacy.noise={noise}"))
+    assert found.guarantees[0].kind == kind
+    assert found.simulation == (noise == "seeded")
+    plain = promise(configure("protect.method=ckks-fedavg", f"privacy.noise={noise}"))
+    assert plain.guarantees[0].kind == "computational"
+    assert not plain.simulation

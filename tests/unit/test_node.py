@@ -3,13 +3,17 @@
 from typing import ClassVar
 
 import pytest
+from flwr.app import ConfigRecord, RecordDict
 
 from blobs import SAMPLES, make_learner
 from paraaegis.config import make_config
+from paraaegis.crypto.keys import save_keys
 from paraaegis.engines.flower.client import _replied, answer
+from paraaegis.engines.flower.frames import from_error
 from paraaegis.engines.flower.server import Card, GridCarrier
-from paraaegis.errors import ConfigError, ProtocolError, UpdateError
+from paraaegis.errors import ConfigError, KeyFileError, ProtocolError, UpdateError
 from paraaegis.experiments import node as module
+from paraaegis.experiments.enrolment import fresh_keys
 from paraaegis.experiments.node import SiloNode
 from paraaegis.experiments.trial import lay_out
 from paraaegis.experiments.wire import make_plan, resolve, short_name
@@ -67,6 +71,19 @@ def test_a_run_of_another_configuration_is_refused(tmp_path):
     silo = Silo(tmp_path)
     with pytest.raises(ConfigError, match="of another configuration"), silo.node().silo("0123456789abcdef-1"):
         pass
+
+
+def test_keys_of_another_profile_are_refused_before_anything_is_spent(tmp_path):
+    silo = Silo(tmp_path, "protect.profile=compact")
+    save_keys(silo.folder / "keys", fresh_keys("precise"))
+    with pytest.raises(KeyFileError, match="client-0 has keys of profile 'precise', the configuration says 'compact'"):
+        silo.hello()
+    assert not (silo.folder / "ledger.jsonl").exists()
+
+
+def test_an_error_without_words_is_one_all_the_same():
+    with pytest.raises(ProtocolError, match="it failed"):
+        from_error(RecordDict({"error": ConfigRecord({})}))
 
 
 def test_data_is_not_read_for_a_message_that_does_not_need_it(tmp_path):

@@ -186,3 +186,14 @@ def test_a_usual_ratio_that_the_next_one_beats_gives_way_to_that():
         {}, ["federation.clients=10", "privacy.calibration=tight", "protect.method=paraaegis-feedback"]
     )
     assert plan(config, Wish(length=100_000), MACHINE).choice.ratio == 0.07  # two ciphertexts, as 5%
+
+
+def test_a_client_that_is_seldom_drawn_uploads_seldom():
+    always, seldom = (
+        asked("paraaegis-feedback", f"federation.clients={count}", f"federation.fraction={fraction}").choice
+        for count, fraction in ((10, 1.0), (100, 0.1))
+    )
+    assert always.ratio == seldom.ratio
+    up = always.estimate.bytes_up
+    assert seldom.estimate.bytes_up == up
+    assert 1e6 * (always.megabytes - seldom.megabytes) == pytest.approx(0.9 * up)

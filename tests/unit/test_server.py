@@ -420,6 +420,62 @@ def test_nobody_seals_models_for_a_client_that_does_not_answer_and_it_is_rescued
     np.testing.assert_array_equal(done.model("client-4"), done.model())
 
 
+def test_a_rescued_client_is_not_sent_what_its_peers_model_holds():
+    begun = {}
+
+    def meddle(client, request, answer):
+        if client == "client-4" and isinstance(request, Begin) and request.rescue:
+            begun[request.where.number] = (request.rescue.applied, [past.number for past in request.aggregates])
+        if client == "client-4" and 2 <= request.where.number <= 6:
+            return None
+        try:
+            return answer()
+        except ProtocolError as error:
+            return str(error)
+
+    playing = Hand(np.ones((5, 1, LENGTH)), FEDAVG, "federation.quorum=4", "federation.history=3", rounds=8)
+    done = served(playing, meddle)
+    assert begun == {8: (6, [7])}
+    np.testing.assert_array_equal(done.model("client-4"), done.model())
+
+
+def test_a_peer_that_cannot_give_its_model_still_trains_and_is_not_dropped():
+    def meddle(client, request, answer):
+        if isinstance(request, Peek) and client == "client-0":
+            return "out of memory"
+        if client == "client-4" and 2 <= request.where.number <= 6:
+            return None
+        try:
+            return answer()
+        except ProtocolError as error:
+            return str(error)
+
+    playing = Hand(np.ones((5, 1, LENGTH)), FEDAVG, "federation.quorum=4", "federation.history=2", rounds=10)
+    done = served(playing, meddle)
+    assert len(done.lines[7].clients) == 5
+    assert done.lines[7].dropped == {}
+
+
+def test_seconds_that_are_no_number_are_left_out():
+    def meddle(client, request, answer):
+        reply = unpack(answer())
+        if client == "client-1" and isinstance(request, Begin):
+            seconds = dict.fromkeys(reply.report.seconds, float("nan"))
+            reply = msgspec.structs.replace(reply, report=msgspec.structs.replace(reply.report, seconds=seconds))
+        return pack(reply)
+
+    lines = served(hand(FEDAVG), meddle).lines
+    assert all(np.isfinite(list(line.seconds.values())).all() for line in lines)
+    assert "train" in lines[0].seconds
+
+
+def test_a_client_without_a_public_key_does_not_join():
+    playing = hand(FEDAVG)
+    playing.silos["client-1"] = replace(playing.silos["client-1"], identity=(b"", b""))
+    with pytest.raises(ProtocolError, match="client-1 came with a public key of 0 bytes, not 32"):
+        served(playing)
+
+
 # Sampling
 
 

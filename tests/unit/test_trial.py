@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -105,3 +106,12 @@ def test_a_trial_that_is_over_keeps_its_ledger_though_its_nodes_are_gone(tmp_pat
     assert not folder.ledger.exists()  # nor does an empty one say that nothing was spent
     with pytest.raises(RunError, match=r"ledger\.jsonl is gone"):
         read_whole(folder)
+
+
+def test_a_process_that_ended_is_named_with_what_it_said(tmp_path):
+    trial = Trial(tmp_path, {})
+    (tmp_path / "logs").mkdir()
+    trial._start("client-1", [sys.executable, "-c", "print('no port is free'); raise SystemExit(3)"])
+    trial.processes["client-1"].wait()
+    with pytest.raises(RunError, match=r"client-1 ended with status 3:\nno port is free"):
+        trial.check_alive()

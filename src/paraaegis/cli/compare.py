@@ -46,7 +46,7 @@ def compare(
     from paraaegis.cli.tables import show_table
     from paraaegis.experiments.compare import compare as carry_out
     from paraaegis.experiments.gauge import remembered
-    from paraaegis.experiments.report.collect import collect
+    from paraaegis.experiments.report.collect import collect, profile_of
     from paraaegis.experiments.report.page import write_page
     from paraaegis.experiments.report.picture import write_picture
     from paraaegis.experiments.run import OnLine
@@ -56,7 +56,7 @@ def compare(
 
     table = carry_out(title, cells, folder, fresh, shown, wanted)
     runs, problems = collect([folder])
-    machine = remembered(progress=say_measured)
+    machine = remembered(profile_of(runs), say_measured)
     write_picture(runs, folder / "plot.png", title)
     write_page(runs, problems, folder / "report.html", title, machine)
     if as_json:

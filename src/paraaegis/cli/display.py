@@ -29,7 +29,7 @@ def _line_text(line: Line) -> str:
 @contextmanager
 def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Callable[[Line], None]]:
     """A function that shows each round as it is done."""
-    console = Console(stderr=True) if quiet else Console()
+    console = Console(stderr=quiet, markup=False)  # a name may hold brackets
     if not console.is_terminal:
         stream = sys.stderr if quiet else sys.stdout
         stream.write(f"{title}\n")

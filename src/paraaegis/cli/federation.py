@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +34,6 @@ def up(
     from paraaegis.cli.tables import summary
     from paraaegis.experiments.trial import up as start
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped like Ctrl-C: nothing is left running
     with shown_rounds(chosen.federation.rounds, chosen.protect.method, quiet=as_json) as show:
         result = start(chosen, folder, fresh, show, _say)
     if as_json:

@@ -27,7 +27,7 @@ def report(
     """Write one self-contained HTML page about runs: results, trade-offs, costs, guarantees, configurations."""
     from paraaegis.errors import RunError
     from paraaegis.experiments.gauge import remembered
-    from paraaegis.experiments.report.collect import collect
+    from paraaegis.experiments.report.collect import collect, profile_of
     from paraaegis.experiments.report.page import write_page
     from paraaegis.experiments.report.picture import markdown as as_markdown
     from paraaegis.experiments.report.picture import write_picture
@@ -50,7 +50,7 @@ def report(
         typer.echo(f"left out: {problem}", err=True)
     if not runs:
         raise RunError("none of these runs is complete, so there is nothing to show")
-    write_page(runs, problems, out, title, remembered(progress=say_measured) if explorer else None)
+    write_page(runs, problems, out, title, remembered(profile_of(runs), say_measured) if explorer else None)
     typer.echo(out)
     if png is not None:
         write_picture(runs, png, title)

@@ -35,22 +35,24 @@ def metrics_text(metrics: dict[str, float]) -> str:
 
 
 def summary(result: Result) -> None:
-    """The result as a small table, and where it lies."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_row("method", result.method)
-    table.add_row("result", metrics_text(result.metrics))
-    table.add_row("time", f"{result.seconds:.1f} s for {result.rounds} rounds")
+    """The result, and where it lies, a line each."""
     up, down = result.bytes_up / result.rounds, result.bytes_down / result.rounds
-    table.add_row("bytes", f"{size(up)} up and {size(down)} down a round, all clients together")
-    if result.stopped:
-        table.add_row("stopped", result.stopped)
-    table.add_row("folder", result.folder)
-    Console(soft_wrap=True).print(table)
+    lines = {
+        "method": result.method,
+        "result": metrics_text(result.metrics),
+        "time": f"{result.seconds:.1f} s for {result.rounds} rounds",
+        "bytes": f"{size(up)} up and {size(down)} down a round, all clients together",
+        "stopped": result.stopped,
+        "folder": result.folder,
+    }
+    for name, text in lines.items():
+        if text:
+            sys.stdout.write(f"{name:8}{text}\n")
 
 
 def _wide(width: int = 140) -> Console:
     """Where tables go: as wide as the terminal, or so many characters in a file."""
-    return Console() if sys.stdout.isatty() else Console(width=width)
+    return Console(markup=False) if sys.stdout.isatty() else Console(width=width, markup=False)
 
 
 def show_table(comparison: Comparison, folder: Path) -> None:
@@ -61,7 +63,7 @@ def show_table(comparison: Comparison, folder: Path) -> None:
         [_comparison_table(comparison, [split]) for split in splits],
         [_comparison_table(comparison, [split], without="efficiency") for split in splits],
     )
-    free = Console(width=1000)
+    free = Console(width=1000, markup=False)
     fitting = (tables for tables in choices if all(free.measure(one).maximum <= console.width for one in tables))
     for table in next(fitting, choices[-1]):
         console.print(table)
@@ -98,7 +100,8 @@ def show_plan(answer: Answer, written: Path | None) -> None:
     console.print(table)
     console.print(f"CKKS profile {answer.profile}; noise σ = {answer.sigma:.4g} a coordinate", highlight=False)
     if answer.simulation:
-        console.print("Simulation without guarantee: the noise is seeded; set privacy.noise=secret.", highlight=False)
+        text = "Simulation without guarantee: noise and secret order are seeded; set privacy.noise=secret."
+        console.print(text, highlight=False)
     if wish.train is None:
         console.print("Training is not counted: give --train-seconds, or --pilot, which measures it.", highlight=False)
     for miss in [] if answer.fits else answer.choice.misses:
@@ -148,10 +151,10 @@ def show_promise(promise: Promise) -> None:
     noise = f"σ = {promise.sigma:.4g} a coordinate{first}, calibration {promise.calibration!r}"
     title = f"{promise.method}: {noise if promise.sigma else 'no noise'}"
     _show_guarantees(console, title, promise.guarantees)
-    if promise.simulation and promise.sigma:
+    if promise.simulation:
         console.print(
-            "Simulation without guarantee: the noise is seeded, and whoever knows the seed takes it off. The figures "
-            "are what the same run would carry with privacy.noise=secret.",
+            "Simulation without guarantee: noise and the secret order of votes are seeded, and whoever knows the seed "
+            "knows them. What is told holds for the same run with privacy.noise=secret.",
             highlight=False,
         )
     if promise.spent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -55,8 +56,7 @@ def compare(
     wanted = cells if wanted is None else wanted
     for cell in wanted:
         check_config(cell.config)
-    _check_folder(title, cells, out)
-    diverged: dict[str, str] = {}
+    diverged = _check_folder(title, cells, out)
     for index, cell in enumerate(wanted):
         if not fresh and _result(cell, out) is not None:
             continue  # and neither its data nor its machine is needed again
@@ -66,7 +66,8 @@ def compare(
                 run(cell.config, out / cell.folder, fresh, show)
         except UpdateError as error:  # a result of its own kind: the others are not held up
             diverged[cell.folder] = str(error)
-    rows = [row_of(cell, result) for cell in cells if (result := _result(cell, out)) is not None]
+    done = {cell.folder: row_of(cell, result) for cell in cells if (result := _result(cell, out)) is not None}
+    rows, diverged = list(done.values()), {name: why for name, why in diverged.items() if name not in done}
     if not rows:
         raise RunError(f"no cell came to a result: {'; '.join(f'{name}: {why}' for name, why in diverged.items())}")
     table = Table(title=title, rows=rows, diverged=diverged)
@@ -75,8 +76,8 @@ def compare(
     return table
 
 
-def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> None:
-    """Refuse a folder of somebody else's, or of another comparison, before the first cell runs."""
+def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> dict[str, str]:
+    """Refuse a folder of somebody else's, or of another comparison; which cells had diverged."""
     ours = {"table.json", "table.md", "plot.png", "report.html", *(cell.folder for cell in cells)}
     known = any((out / cell.folder).exists() for cell in cells)
     if out.exists() and not known and (foreign := sorted({path.name for path in out.iterdir()} - ours)):
@@ -85,15 +86,17 @@ def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> None:
         )
     if (out / "table.json").exists():
         try:
-            found = msgspec.json.decode((out / "table.json").read_bytes(), type=Table).title
+            found = msgspec.json.decode((out / "table.json").read_bytes(), type=Table)
         except msgspec.DecodeError as error:
             if known:
-                return  # it is made anew from the cells
+                return {}  # it is made anew from the cells
             raise RunError(
                 f"{out / 'table.json'} is not a comparison's table: {error}; choose another --out"
             ) from error
-        if found != title:
-            raise RunError(f"{out} holds the comparison {found!r}, not {title!r}; choose another --out")
+        if found.title != title:
+            raise RunError(f"{out} holds the comparison {found.title!r}, not {title!r}; choose another --out")
+        return found.diverged
+    return {}
 
 
 def _result(cell: Cell, out: Path) -> Result | None:
@@ -105,7 +108,7 @@ def _result(cell: Cell, out: Path) -> Result | None:
 
 def row_of(cell: Cell, result: Result) -> TableRow:
     """A cell's line of the table."""
-    accuracy = 100 * result.metrics["accuracy"]
+    accuracy = 100 * result.metrics.get("accuracy", math.nan)  # none where its evaluator was away at the end
     return TableRow(
         method=result.method,
         label=f"{cell.label} (stopped)" if result.stopped else cell.label,

@@ -56,9 +56,17 @@ class KeyFolder:
         if not self.identity.exists():
             new_identity(self.identity)
         if lead:
-            content = tomli_w.dumps({"lead": _checked(lead)}).encode()
-            write_whole(self._lead, lambda file: file.write(content))
+            self._write_lead(_checked(lead), self._taken)
         return fingerprint_of(self.public)
+
+    def _write_lead(self, lead: str, taken: str) -> None:
+        content = tomli_w.dumps({"lead": lead, "taken": taken}).encode()
+        write_whole(self._lead, lambda file: file.write(content))
+
+    @property
+    def _taken(self) -> str:
+        """The fingerprint of the lead whose secrets lie here; empty if they came by another way."""
+        return str(_read(self._lead).get("taken", ""))
 
     @property
     def public(self) -> bytes:
@@ -137,8 +145,10 @@ class KeyFolder:
 
     def open(self, sealed: bytes, name: str, lead_public: bytes) -> None:
         """Take up secrets that the lead sealed to this silo."""
-        opened = open_keys(sealed, load_identity(self.identity)[0], name, lead_public, self.lead)
-        if self.keys.exists() and (known := load_keys(self.keys)).epoch >= opened.epoch:
+        lead = self.lead
+        opened = open_keys(sealed, load_identity(self.identity)[0], name, lead_public, lead)
+        followed = self._taken in ("", lead)  # epochs are one lead's; a new one, whom people named, begins its own
+        if self.keys.exists() and followed and (known := load_keys(self.keys)).epoch >= opened.epoch:
             if known == opened:
                 return
             raise KeyFileError(
@@ -146,6 +156,7 @@ class KeyFolder:
                 "handing out old ones again; nothing was changed"
             )
         save_keys(self.keys, opened)
+        self._write_lead(lead, lead)
 
     def show(self) -> Shown:
         """What lies here, without any secret."""

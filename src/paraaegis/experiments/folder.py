@@ -33,6 +33,7 @@ from paraaegis.config import Config, load_config
 from paraaegis.errors import BusyError, ParaAegisError, RunError
 from paraaegis.experiments.history import History
 from paraaegis.files import write_whole
+from paraaegis.privacy.guarantee import VALUES
 from paraaegis.privacy.ledger import Release, read_ledger
 from paraaegis.protocol.state import ClientState, Line, ServerState, decode_state, encode_state
 from paraaegis.types import Arrays
@@ -176,8 +177,8 @@ class RunFolder:
             raise RunError(f"{self.lines} is damaged: {error}; {self.remedy}") from error
 
     def check_ledger(self, releases: Iterable[Release]) -> None:
-        """Refuse a ledger of these that leaves out a client of a round: what was spent would be told too low."""
-        told = {(release.round, release.client) for release in releases}
+        """Refuse a ledger of these that leaves out a client's values of a round: spending would be told too low."""
+        told = {(release.round, release.client) for release in releases if release.what in VALUES}
         for line in self.read_lines():
             if missing := [client for client in line.clients if (line.round, client) not in told]:
                 raise RunError(

@@ -47,7 +47,7 @@ class Drawn(Still):
         return weights + self._update, {}
 
 
-def remembered(chosen: str = "precise", progress: Callable[[str], None] = lambda _: None) -> Machine:
+def remembered(chosen: str, progress: Callable[[str], None] = lambda _: None) -> Machine:
     """What was measured within a day, or measured now and remembered in the user's cache folder."""
     path = _place(chosen)
     try:

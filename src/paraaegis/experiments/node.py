@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from paraaegis.config import Config, load_config
 from paraaegis.crypto.keys import load_identity, load_keys
 from paraaegis.crypto.pool import SecretPool
-from paraaegis.errors import ConfigError, UpdateError
+from paraaegis.errors import ConfigError, KeyFileError, UpdateError
 from paraaegis.experiments.enrolment import KeyFolder
 from paraaegis.experiments.wire import check, make_plan, make_silo, resolve, short_name
 from paraaegis.files import write_whole
@@ -167,10 +167,16 @@ class SiloNode:
             raise ConfigError(
                 f"the run {run} is of another configuration than this silo's, {short_name(config)}: all need the same"
             )
+        method = find_method(config.protect.method)
+        if method.encrypts and keys.profile != config.protect.profile:
+            raise KeyFileError(
+                f"{self.name} has keys of profile {keys.profile!r}, the configuration says {config.protect.profile!r}: "
+                "make keys of that profile, or change protect.profile in every silo"
+            )
         names, length = client_names(config), self._facts.length
         plan = check(config, make_plan(config, names, length, evaluators(config, self.holdout), run))
         with SecretPool(config.engine.processes) as pool:
-            half = find_method(config.protect.method).client(Materials(config, keys, run, pool))
+            half = method.client(Materials(config, keys, run, pool))
             encrypted = plan.k(1) if half.votes else length
             pool.workers = max(1, min(pool.workers, encrypted // WORTH))
             ledger = Ledger(budget(config), self.folder / "ledger.jsonl")

@@ -46,13 +46,14 @@ class Choice(msgspec.Struct, kw_only=True):
     decay: float
     mean_ratio: float  # over all rounds
     estimate: Estimate
+    share: float = 1.0  # of the rounds, that a client is drawn for
     points_lost: float | None = None  # against plain averaging, by the pilot
     misses: list[str] = []  # the wishes that it does not fulfil
 
     @property
     def megabytes(self) -> float:
-        """Of one client, both directions, the whole run."""
-        return (self.estimate.bytes_up + self.estimate.bytes_down) / 1e6
+        """Of one client, both directions, the whole run. It uploads when it is drawn, and gets every aggregate."""
+        return (self.share * self.estimate.bytes_up + self.estimate.bytes_down) / 1e6
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -67,7 +68,7 @@ class Answer(msgspec.Struct, kw_only=True):
     better: Choice | None
     profile: str
     sigma: float
-    simulation: bool  # the noise is seeded: no guarantee holds
+    simulation: bool  # noise or secret order are seeded: no guarantee holds
     guarantees: list[Guarantee]
     machine: Machine
     pilot: Pilot | None = None
@@ -93,7 +94,7 @@ def plan(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None = Non
         better=choices[place + 1] if place + 1 < len(choices) else None,
         profile=config.protect.profile,
         sigma=found.sigma,
-        simulation=found.simulation and found.sigma > 0,
+        simulation=found.simulation,
         guarantees=found.guarantees,
         machine=machine,
         pilot=pilot,
@@ -167,6 +168,7 @@ def _choice(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None, r
         decay=decay,
         mean_ratio=mean,
         estimate=estimate(machine, setting),
+        share=config.sampled / config.federation.clients,
         points_lost=pilot.points_lost(mean) if pilot else None,
     )
     choice.misses = _misses(wish, choice)

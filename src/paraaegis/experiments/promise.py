@@ -52,7 +52,8 @@ class Promise(msgspec.Struct, kw_only=True):
     `sigma` and `noise_multiplier` are the first round's, of values clipped to `clip`: those outside where they are
     noised, else those inside.
 
-    With `simulation`, noise is seeded: no guarantee holds, and the figures are what secret noise would carry.
+    With `simulation`, noise or the secret order of votes is seeded: no guarantee holds, and what is told is of the same
+    run with secret ones.
     """
 
     method: str
@@ -116,6 +117,7 @@ def _counted(config: Config) -> bool:
 
 def _promise(config: Config, releases: Sequence[Release]) -> Promise:
     privacy = config.privacy
+    seeded = any(release.simulated for release in releases if release.sigma or release.what == "votes")
     noised = sorted((release for release in releases if release.sigma), key=lambda one: one.what == "inside")
     used = sigma = clip = 0.0
     if noised:
@@ -129,7 +131,7 @@ def _promise(config: Config, releases: Sequence[Release]) -> Promise:
         noise_multiplier=sigma / used if used else 0.0,
         sigma=sigma,
         clip=clip,
-        simulation=privacy.noise == "seeded",
+        simulation=seeded,
         guarantees=guarantees(releases, privacy.delta, privacy.unit),
         calibrations=calibrations(config),
     )

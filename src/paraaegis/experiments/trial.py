@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +43,8 @@ def up(
     `out` is the run's folder, as of a run in one process; `nodes/` in it holds the silos', `flower/` logs and the like.
     """
     place = out / "flower"
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped like Ctrl-C: nothing is left running
     check_installed()
     sweep(place)
     folder, nodes = prepare(config, out, fresh)
@@ -119,6 +123,8 @@ def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Pat
         for line in lines[shown:]:
             on_line(line)
         shown = len(lines)
+        if not lines:
+            trial.check_alive()  # later on a run may go on with a quorum
         if _is_over(folder) or (before is None and read_done(folder) is not None):
             return
         if folder.error.exists():

@@ -157,7 +157,8 @@ def wire(
     clients_pool, server_pool = pools or (None, None)
     length = int(next(iter(learners.values())).initial().size)
     plan = check(config, make_plan(config, tuple(learners), length, (evaluator,)))
-    method, once, deltas = find_method(config.protect.method), Once(), Once(keep=plan.history)
+    lagging = plan.sampled < len(plan.clients)  # who is not drawn applies several rounds at once, later
+    method, once, deltas = find_method(config.protect.method), Once(), Once(keep=plan.history if lagging else 2)
     half = method.client(Materials(config, keys, plan.run, clients_pool))
     ledger = Ledger(budget(config)) if ledger is None else ledger
     alone = {

@@ -44,8 +44,9 @@ def guarantees(releases: Sequence[Release], delta: float, unit: str) -> list[Gua
     """What these releases promise the client that released most, against each adversary."""
     values = [release for release in releases if release.what in VALUES]
     votes = any(release.what == "votes" for release in releases)
+    seeded = any(release.what == "votes" and release.simulated for release in releases)
     return [
-        _against_server(_seen(values, SERVER), votes, _told(releases), _dp(values, SERVER, delta, unit)),
+        _against_server(_seen(values, SERVER), votes, seeded, _told(releases), _dp(values, SERVER, delta, unit)),
         *(_against_readers(who, values, votes, _dp(values, who, delta, unit)) for who in (CLIENTS, HOLDERS)),
     ]
 
@@ -88,7 +89,7 @@ def _dp(releases: Sequence[Release], adversary: str, delta: float, unit: str) ->
     return dp
 
 
-def _against_server(seen: set[Seen], votes: bool, told: str, dp: Dp) -> Guarantee:
+def _against_server(seen: set[Seen], votes: bool, seeded: bool, told: str, dp: Dp) -> Guarantee:
     beside = f"; beside them a client tells {told} in clear" if told else ""
     alone = ", of the values alone" if "hold-out" in told else ""
     if not seen:
@@ -111,7 +112,8 @@ def _against_server(seen: set[Seen], votes: bool, told: str, dp: Dp) -> Guarante
         why = "all values that pass it are clipped and noised, whatever it does with them afterwards"
         return dp(f"dp{alone}", why + beside)
     ballots = "; the joint pattern of the clients' votes shows how much they agree" if votes else ""
-    return Guarantee(SERVER, "computational", f"only ciphertexts pass it, under a key that it lacks{ballots}{beside}")
+    kind = "simulated computational" if seeded else "computational"
+    return Guarantee(SERVER, kind, f"only ciphertexts pass it, under a key that it lacks{ballots}{beside}")
 
 
 def _against_readers(adversary: str, values: Sequence[Release], votes: bool, dp: Dp) -> Guarantee:

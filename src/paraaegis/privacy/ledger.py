@@ -206,6 +206,11 @@ class Ledger:
             return
         with self._path.open("ab+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            if (size := os.fstat(file.fileno()).st_size) < self._size:
+                raise RunError(
+                    f"{self._path} was cut from {self._size} to {size} bytes while it was in use; what was spent "
+                    "cannot be known; bring the file back"
+                )
             file.seek(self._size)
             self._look(file.read())
             file.truncate(self._size)  # a line that a kill cut off never left

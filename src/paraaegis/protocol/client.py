@@ -46,7 +46,7 @@ _TEST_ORDER = 1024  # values of the order whose fingerprint a Hello carries
 
 def start(silo: Silo) -> ClientState:
     """The state before the first round."""
-    return ClientState(weights=silo.learner.initial())
+    return ClientState(weights=algorithm.checked(silo.learner.initial(), silo, "initial"))
 
 
 def step(silo: Silo, state: ClientState, message: Message) -> tuple[ClientState, Message]:
@@ -72,7 +72,8 @@ def _hello(silo: Silo, state: ClientState, message: RollCall) -> Hello:
     expect(message, RollCall, where)
     samples, least = silo.learner.samples, max(1, plan.min_samples)
     if samples < least:
-        raise ProtocolError(f"{silo.name} has {samples} samples; this federation's noise assumes at least {least}")
+        few = f"fewer samples than the {least} that this federation's noise assumes" if samples else "no samples"
+        raise ProtocolError(f"{silo.name} has {few}")
     if not plan.uniform:
         silo.ledger.record(silo.releases(0, 0, [SAMPLES]))
     test = secret_order(silo.vote_key, VERSION, plan.run, 0, 0, _TEST_ORDER)
@@ -177,7 +178,9 @@ def _rescued(silo: Silo, state: ClientState, rescue: Rescue | None) -> ClientSta
     if rescue is None or rescue.applied <= state.applied:
         return state
     weights = silo.open_model(bytes(rescue.sealed.view), rescue.applied)
-    residual = state.kept if state.phase == "sent" and silo.half.withholds else state.residual
+    residual = state.residual
+    if silo.half.withholds and state.phase != "idle":
+        residual = state.kept if state.phase == "sent" else state.update
     return replace(state, weights=weights, applied=rescue.applied, residual=residual)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -183,8 +184,9 @@ class Desk:
         yield line
 
     def _mean_into(self, line: Line, phase: str, reports: Mapping[str, list[Report]]) -> None:
-        """The mean over clients of what they spent in this phase."""
-        spent = [report.seconds[phase] for found in reports.values() for report in found if phase in report.seconds]
+        """The mean over clients of what they say that they spent in this phase."""
+        told = [report.seconds.get(phase, math.nan) for found in reports.values() for report in found]
+        spent = [seconds for seconds in told if math.isfinite(seconds)]
         if spent:
             line.seconds[phase] = sum(spent) / len(spent)
 

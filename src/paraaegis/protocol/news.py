@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from paraaegis.crypto.sealing import KEY_BYTES
 from paraaegis.errors import DriftError, ProtocolError
 from paraaegis.protocol.desk import Desk, Steps, same
 from paraaegis.protocol.messages import (
@@ -39,6 +40,8 @@ def _enter(desk: Desk, client: str, hello: Hello) -> None:
         raise ProtocolError(f"{client} has {hello.weight} samples, at least {least} are needed")
     if (known := state.weights.get(client, hello.weight)) != hello.weight:
         raise ProtocolError(f"{client} came back with other sample counts: {known} became {hello.weight}")
+    if len(hello.public) != KEY_BYTES:
+        raise ProtocolError(f"{client} came with a public key of {len(hello.public)} bytes, not {KEY_BYTES}")
     if hello.applied > state.number:
         raise ProtocolError(
             f"{client} is past round {hello.applied}, the server's state is of round {state.number}: it is old"
@@ -50,8 +53,9 @@ def _enter(desk: Desk, client: str, hello: Hello) -> None:
 
 
 def missed(desk: Desk, client: str) -> tuple[Aggregate, ...]:
-    """The aggregates that this client has not seen, without what it knows of them."""
+    """The aggregates that this client has not seen and no peer's model holds, without what it knows of them."""
     told, holds = desk.told.get(client, (0, 0))
+    seen = max(desk.state.seen[client], desk.rescues[client].applied if client in desk.rescues else 0)
 
     def known(past: Aggregate) -> bool:
         return client in past.clients and (past.number > told or past.number == holds)
@@ -59,7 +63,7 @@ def missed(desk: Desk, client: str) -> tuple[Aggregate, ...]:
     return tuple(
         msgspec.structs.replace(past, elected=None) if known(past) else past
         for past in desk.state.history
-        if past.number > desk.state.seen[client]
+        if past.number > seen
     )
 
 
@@ -79,10 +83,11 @@ def rescue(desk: Desk, line: Line, where: Where, clients: Collection[str]) -> St
         snapshot = expect(reply, Snapshot, where)
         desk.rescues = {client: Rescue(snapshot.applied, sealed) for client, sealed in snapshot.sealed.items()}
 
-    peers = set(desk.plan.clients) - set(late) - desk.silent
+    peers, before = set(desk.plan.clients) - set(late) - desk.silent, dict(line.dropped)
     for peer in sorted(peers, key=lambda name: -desk.state.seen[name]):
         request = Peek(where=where, receivers={client: desk.state.publics[client] for client in late})
         yield from desk.ask(line, {peer: request}, take)
+        line.dropped = dict(before)  # a peer that cannot help may still train
         if desk.rescues:
             return
 

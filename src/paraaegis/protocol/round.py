@@ -27,9 +27,7 @@ from paraaegis.types import Blob, Mask, Vector
 def train(silo: Silo, state: ClientState, number: int) -> Vector:
     """Lines 5 and 6: train K epochs; the update u, with what earlier rounds withheld."""
     trained, _ = silo.learner.train(read_only(state.weights), number)
-    if trained.shape != state.weights.shape:
-        raise UpdateError(f"a model of {state.weights.size} values was expected after training, got {trained.size}")
-    update: Vector = trained - state.weights
+    update: Vector = checked(trained, silo, "train") - state.weights
     if state.residual is not None:
         update += state.residual
     if not np.isfinite(update).all():
@@ -129,12 +127,24 @@ def reveal(silo: Silo, state: ClientState, aggregate: Aggregate, elected: Mask |
 
 def apply(silo: Silo, state: ClientState, delta: Vector | None, aggregate: Aggregate) -> ClientState:
     """Line 22, and the fate of what was withheld: it stays withheld, or all of it returns if it was not counted."""
-    weights = state.weights if delta is None else silo.learner.apply(read_only(state.weights), read_only(delta))
+    weights = state.weights
+    if delta is not None:
+        weights = checked(silo.learner.apply(read_only(weights), read_only(delta)), silo, "apply")
     residual = state.residual
     if state.number == aggregate.number and silo.half.withholds and state.update is not None:
         sent = state.phase == "sent" and state.attempt == aggregate.attempt
         residual = state.kept if sent and silo.name in aggregate.clients else state.update
     return replace(state, weights=weights, residual=residual, applied=aggregate.number)
+
+
+def checked(vector: Vector, silo: Silo, method: str) -> Vector:
+    """What a learner's method returned, if it is a model."""
+    if vector.shape != (silo.plan.length,) or vector.dtype != np.float32:
+        raise UpdateError(
+            f"{method} of {silo.name}'s learner must return {silo.plan.length} values of float32, got an array of "
+            f"{vector.dtype} and shape {vector.shape}"
+        )
+    return vector
 
 
 def read_only(vector: Vector) -> Vector:

@@ -31,7 +31,7 @@ def from_records(content: RecordDict) -> Frames:
 def from_error(content: RecordDict) -> None:
     """Raise the error that a client wrote, if it did."""
     if "error" in content.config_records:
-        raise ProtocolError(str(content.config_records["error"]["text"]))
+        raise ProtocolError(str(content.config_records["error"].get("text", "it failed")))
 
 
 def to_error(text: str) -> RecordDict:

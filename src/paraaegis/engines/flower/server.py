@@ -129,7 +129,9 @@ class GridCarrier:
         )
 
     def _replies(self, messages: Iterable[tuple[str, Message]]) -> Iterator[Reply]:
-        until = time.monotonic() + self._deadline
+        until = (
+            time.monotonic() + self._deadline
+        )  # anew: waiting for nodes to connect took none of their time to answer
         for client, content, error in self._exchange(messages, until):
             if content is None:
                 yield Reply(client, error=error, lost=True)

@@ -182,6 +182,11 @@ class Trial:
                 start_new_session=True,
             )
 
+    def check_alive(self) -> None:
+        """Raise where a process that was started has ended, with the end of what it said."""
+        for name in list(self.processes):
+            self._check_alive(name)
+
     def _check_alive(self, name: str) -> None:
         if (code := self.processes[name].poll()) is not None:
             tail = self._log(name).read_text(errors="replace")[-2000:]

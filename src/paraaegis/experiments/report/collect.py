@@ -96,6 +96,11 @@ def collect(paths: Iterable[Path], running: bool = False) -> tuple[list[Run], li
     return _labelled(runs), problems
 
 
+def profile_of(runs: Iterable[Run]) -> str:
+    """The CKKS profile that most of these runs have."""
+    return Counter(run.config.protect.profile for run in runs).most_common(1)[0][0]
+
+
 def _labelled(runs: list[Run]) -> list[Run]:
     """Names of the form row--split--seed, without the parts that are the same in all."""
     names = [run._parts for run in runs]
