@@ -120,6 +120,11 @@ class Config(Section, frozen=True):
     engine: Engine = Engine()
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The clients."""
+        return tuple(f"client-{index}" for index in range(self.federation.clients))
+
+    @property
     def sampled(self) -> int:
         """Clients in a round."""
         return max(1, round(self.federation.fraction * self.federation.clients))

@@ -42,7 +42,7 @@ class Materials:
     @property
     def parallel(self) -> Parallel:
         """The paper's two parts; where both are noised they share the budget."""
-        parts = 2 if self.config.privacy.inside_clip else 1
+        parts = noised_parts(self.config)
         return Parallel(self._inside(parts), self._outside(parts))
 
     def _outside(self, parts: int) -> Guard:
@@ -156,6 +156,11 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
+def noised_parts(config: Config) -> int:
+    """Parts of an update that draw on one budget: two where inside and outside are both noised."""
+    return 2 if config.privacy.inside_clip and find_method(config.protect.method).noisy else 1
+
+
 def check_carry(config: Config) -> None:
     """Refuse to carry over what clipping cuts where nothing is clipped, or where masks need all of it."""
     method = config.protect.method
@@ -173,7 +178,7 @@ def check_inside(config: Config) -> None:
         )
     if privacy.colluders >= quorum:
         raise ConfigError(f"privacy.colluders must be under the quorum {quorum}, got {privacy.colluders}")
-    inside_noise(config, 2 if find_method(method).noisy else 1)
+    inside_noise(config, noised_parts(config))
 
 
 def check_shares(config: Config, length: int) -> None:

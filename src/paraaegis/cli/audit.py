@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Settings, chosen_config, print_json
+from paraaegis.cli.options import Json, Settings, chosen_config, print_json
 
 
 def audit(
@@ -21,7 +21,7 @@ def audit(
         int, typer.Option(min=0, max=1000, help="Rounds of a game. 0: one, of a varying series three.")
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The games' seed.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Try to tell whether a client's canary was sent, and compare what that proves with the claim.
 

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import print_json
+from paraaegis.cli.options import Json, print_json
 
-Json = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 app = typer.Typer(help="Measure what protection costs on this machine.", no_args_is_help=True)
 
 

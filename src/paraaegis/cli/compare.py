@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import say_measured
+from paraaegis.cli.options import Json, say_measured
 from paraaegis.errors import ConfigError
 
 
@@ -24,7 +24,7 @@ def compare(
     seeds: Annotated[list[int] | None, typer.Option("--seed", help="Only these seeds of the preset.")] = None,
     out: Annotated[Path | None, typer.Option(help="The comparison's folder. Default: runs/compare-NAME.")] = None,
     fresh: Annotated[bool, typer.Option(help="Start over instead of going on.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Run a grid of configurations one after another, or go on with it, and show the table."""
     from paraaegis.experiments.preset import cells_of, cells_of_files, only, read_preset

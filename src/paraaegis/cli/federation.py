@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Settings, chosen_config, print_json
+from paraaegis.cli.options import Json, Settings, chosen_config, print_json
 from paraaegis.errors import ConfigError
 
 app = typer.Typer(help="Run across processes and organisations, on Flower.", no_args_is_help=True)
@@ -23,7 +23,7 @@ def up(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The trial's folder. Default: runs/federation-DIGEST.")] = None,
     fresh: Annotated[bool, typer.Option(help="Start over instead of going on.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Try a federation on this machine: a real SuperLink and SuperNodes with TLS and authentication, then stop them."""
     changes = [*([f"federation.clients={clients}"] if clients else []), *(settings or [])]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Settings, chosen_config, print_json
+from paraaegis.cli.options import Json, Settings, chosen_config, print_json
 
 
 def run(
@@ -15,7 +15,7 @@ def run(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/METHOD-DIGEST.")] = None,
     fresh: Annotated[bool, typer.Option(help="Start over instead of going on.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Run one configuration, or go on with it where it stopped."""
     chosen = chosen_config(config, settings)

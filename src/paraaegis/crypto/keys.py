@@ -46,10 +46,10 @@ class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
 _KIND = "paraaegis-federation-keys-1"
 
 
-def derive(key: bytes, purpose: str, *parts: str | int, length: int = KEY_BYTES) -> bytes:
+def derive(key: bytes, purpose: str, *parts: str | int) -> bytes:
     """HKDF-SHA256 of `key`, bound to a purpose and to every part. Parts cannot run into each other."""
     info = msgspec.msgpack.encode([purpose, *parts])
-    return HKDF(algorithm=SHA256(), length=length, salt=None, info=info).derive(key)
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(key)
 
 
 def tag(key: bytes, *parts: bytes) -> bytes:

@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from paraaegis.errors import CryptoError
 
 KEY_BYTES = 32
-OVERHEAD = KEY_BYTES + 16  # the ephemeral public key and the tag
 _NONCE = bytes(12)  # every key seals one message, so one nonce is enough
 _PURPOSE = b"paraaegis-seal-1"
 
@@ -35,7 +34,7 @@ def public_of(private: bytes) -> bytes:
 
 
 def seal(receiver_public: bytes, plaintext: bytes, context: bytes, *, group: bytes = b"") -> bytes:
-    """Seal `plaintext` to the holder of the private key of `receiver_public`; `OVERHEAD` bytes longer."""
+    """Seal `plaintext` to the holder of the private key of `receiver_public`; 48 bytes longer."""
     ephemeral = X25519PrivateKey.generate()
     public = ephemeral.public_key().public_bytes_raw()
     try:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from paraaegis.config import Config
 from paraaegis.crypto import lwe
 from paraaegis.crypto.sealing import new_pair
-from paraaegis.crypto.shamir import rebuild, thresholds
+from paraaegis.crypto.shamir import thresholds
 from paraaegis.crypto.shuffle import secret_order
 from paraaegis.errors import ConfigError
 from paraaegis.experiments.wire import check_method, make_keys
@@ -27,7 +27,7 @@ from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon, remark_sensi
 from paraaegis.privacy.guarantee import CLIENTS, NOISED, SERVER, mu_against, sensitivity, sight_of
 from paraaegis.privacy.ledger import Exposure, releases_of
 from paraaegis.protocol.combine import GridSum
-from paraaegis.protocol.lwe_round import LweHalf, public_seed
+from paraaegis.protocol.lwe_round import LweHalf, unmask
 from paraaegis.protocol.messages import Survivors, Where
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.protect import Protected, Sight, Turn
@@ -235,16 +235,13 @@ class Game:
     def _unmasked(self, half: LweHalf, sight: Sight, uploads: list[Protected]) -> Payload:
         """What the server of lwe-secagg does: add, collect the sums of shares, take the mask off."""
         total, names, quorum = GridSum(LENGTH, "lwe"), tuple(str(i) for i in range(len(uploads))), len(uploads)
-        rows = {}
+        rows, where = {}, Where(half.run, "lwe-secagg", LENGTH, sight.number, sight.attempt)
         for index, (private, _) in enumerate(self._pairs):
             total.add(uploads[index].payload)
             shares = {name: uploads[int(name)].shares[str(index)] for name in names}
-            where = Where(half.run, "lwe-secagg", LENGTH, sight.number, sight.attempt)
             row = half.answer(Survivors(where=where, clients=names, shares=shares), str(index), private, names)
             rows[index] = np.frombuffer(row.view, "<u4").astype(np.int64)
-        form, seed = lwe.FORMS[half.form], public_seed(half.run, sight.number, sight.attempt)
-        secret = rebuild(rows, form.size, thresholds(quorum, quorum))
-        total.values = lwe.unmask(total.values, form, seed, secret, quorum)
+        unmask(total, lwe.FORMS[half.form], where, rows, thresholds(quorum, quorum), quorum)
         colluders = range(1, 1 + half.colluders)
         total.values -= sum(self._told(half, sight, index) for index in colluders)
         return total.close()

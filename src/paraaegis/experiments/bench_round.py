@@ -151,8 +151,7 @@ def _silo(ratio: float, length: int, pools: tuple[SecretPool, Pool]) -> tuple[Si
     """A client of ten, with secret noise as in deployment."""
     settings = [f"protect.ratio={ratio}", "privacy.noise=secret", f"federation.clients={CLIENTS}"]
     config: Config = resolve(make_config({}, settings), [Still.samples])
-    still = Still(length)
-    learners = {f"client-{index}": still for index in range(CLIENTS)}
+    learners = dict.fromkeys(config.names, Still(length))
     wired = wire(config, learners, make_keys(config), "client-0", pools)
     return wired.silos["client-0"], lambda: wired.server.open(length, wired.plan.k(1))
 

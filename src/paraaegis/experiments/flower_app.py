@@ -19,7 +19,6 @@ from paraaegis.experiments.node import (
     MakeLearner,
     SaveModel,
     SiloNode,
-    client_names,
     evaluators,
     load_resolved,
 )
@@ -73,7 +72,7 @@ def serve_run(config: Config, folder: RunFolder, carrier: GridCarrier, holdout: 
 
 
 def _serve(config: Config, folder: RunFolder, carrier: GridCarrier, state: ServerState, holdout: bool) -> None:
-    names, over = client_names(config), folder.result.exists()
+    names, over = config.names, folder.result.exists()
     awaited: Sequence[str] = state.late if over else names
     enough = 1 if over else config.federation.quorum if state.weights else len(names)
     present = carrier.meet(awaited, config.engine.deadline, enough)

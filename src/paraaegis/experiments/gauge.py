@@ -134,8 +134,7 @@ def _play(chosen: str, method: str, length: int, ratio: float, workers: int, poo
         "privacy.calibration=tight",
     ]
     config = resolve(make_config({}, settings), [Still.samples])
-    learner = Drawn(length)
-    learners = {f"client-{index}": learner for index in range(CLIENTS)}
+    learners = dict.fromkeys(config.names, Drawn(length))
     wired = wire(config, learners, make_keys(config), "client-0", pools)
     lines: list[Round] = []
     LocalEngine(wired.silos, workers=workers).run(

@@ -55,13 +55,13 @@ def make_classroom(config: Config, only: str | None = None) -> Classroom:
     device = train.default_device() if config.engine.device == "auto" else config.engine.device
     kind = cuda.CudaLearner if device.startswith("cuda") else train.TorchLearner
     learners: dict[str, Learner] = {}
-    for index, rows in enumerate(shares):
-        if only not in (None, f"client-{index}"):
+    for index, (name, rows) in enumerate(zip(config.names, shares, strict=True)):
+        if only not in (None, name):
             continue
         if not learners:
             first = stream(config.seed, Purpose.MODEL)
             model = models.build(config.model.name, dataset.shape, dataset.classes, first)
-        learners[f"client-{index}"] = kind(
+        learners[name] = kind(
             model=deepcopy(model),
             images=dataset.train_images[rows],
             labels=dataset.train_labels[rows],

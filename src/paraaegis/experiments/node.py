@@ -85,11 +85,6 @@ def load_resolved(path: Path) -> Config:
     return resolve(config, [config.federation.min_samples])
 
 
-def client_names(config: Config) -> tuple[str, ...]:
-    """The clients of a federation, by name."""
-    return tuple(f"client-{index}" for index in range(config.federation.clients))
-
-
 @dataclass
 class SiloNode:
     """One silo: config.toml, keys, identity, ledger.jsonl and the runs' states lie in its folder.
@@ -109,7 +104,7 @@ class SiloNode:
     def config(self) -> Config:
         """The configuration that this silo trusts."""
         config = load_resolved(self.folder / "config.toml")
-        if self.name not in client_names(config):
+        if self.name not in config.names:
             raise ConfigError(f"clients are named client-0 to client-{config.federation.clients - 1}, got {self.name}")
         if config.privacy.noise == "seeded" and not self.simulation:
             raise ConfigError('privacy.noise is "seeded", which protects nobody: set it to "secret", in every silo')
@@ -173,8 +168,8 @@ class SiloNode:
                 f"{self.name} has keys of profile {keys.profile!r}, the configuration says {config.protect.profile!r}: "
                 "make keys of that profile, or change protect.profile in every silo"
             )
-        names, length = client_names(config), self._facts.length
-        plan = check(config, make_plan(config, names, length, evaluators(config, self.holdout), run))
+        length = self._facts.length
+        plan = check(config, make_plan(config, config.names, length, evaluators(config, self.holdout), run))
         with SecretPool(config.engine.processes) as pool:
             half = method.client(Materials(config, keys, run, pool))
             encrypted = plan.k(1) if half.votes else length
@@ -191,4 +186,4 @@ class SiloNode:
 
 def evaluators(config: Config, holdout: bool) -> tuple[str, ...]:
     """Who reports metrics: everyone from its own hold-out, or the first client on public data."""
-    return client_names(config) if holdout else client_names(config)[:1]
+    return config.names if holdout else config.names[:1]

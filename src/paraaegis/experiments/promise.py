@@ -13,7 +13,7 @@ from paraaegis.config import Config
 from paraaegis.errors import RunError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.wire import check_method, make_keys, resolve
-from paraaegis.methods import Materials, find_method
+from paraaegis.methods import Materials, find_method, noised_parts
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.calibrate import (
     composed_mu,
@@ -147,7 +147,7 @@ def calibrations(config: Config) -> list[Calibration]:
     clip = privacy.clip if noisy else privacy.inside_clip
     if math.isinf(privacy.epsilon) or not clip:
         return []
-    parts = 2 if privacy.inside_clip and noisy else 1
+    parts = noised_parts(config)
     releases = parts * (privacy.participations or federation.rounds)
     tight, rdp = (find(privacy.epsilon, privacy.delta, releases) for find in (tight_multiplier, rdp_multiplier))
     remark = remark_multiplier(privacy.epsilon, privacy.delta, parts * federation.rounds, federation.fraction)

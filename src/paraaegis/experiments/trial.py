@@ -16,7 +16,6 @@ from paraaegis.crypto.keys import new_identity, save_keys
 from paraaegis.engines.flower.trial import Trial, check_installed, sweep
 from paraaegis.errors import RunError
 from paraaegis.experiments.folder import RunFolder, write_config
-from paraaegis.experiments.node import client_names
 from paraaegis.experiments.run import OnLine, Result, check_config, read_done, read_whole
 from paraaegis.experiments.wire import make_keys
 from paraaegis.files import write_whole
@@ -83,7 +82,7 @@ def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder
         folder.error.unlink(missing_ok=True)
         if fresh:
             shutil.rmtree(out / "nodes", ignore_errors=True)
-    nodes = {name: out / "nodes" / name for name in client_names(resolved)}
+    nodes = {name: out / "nodes" / name for name in resolved.names}
     missing = [node for node in nodes.values() if not (node / "identity").exists()]
     if missing and any((node / "runs").exists() for node in nodes.values()):
         raise RunError(f"{missing[0] / 'identity'} is gone, and the run cannot go on without it; {folder.remedy}")

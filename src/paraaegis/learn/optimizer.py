@@ -19,9 +19,7 @@ OPTIMIZERS: dict[str, tuple[str, ...]] = {  # and what each remembers of a param
 }
 
 
-def make_optimizer(
-    name: str, model: nn.Module, lr: float, momentum: float, weight_decay: float
-) -> torch.optim.Optimizer:
+def make_optimizer(name: str, model: nn.Module, lr: float, momentum: float) -> torch.optim.Optimizer:
     """Make the optimiser `name`. `momentum` is SGD's, or Adam's β1. On CUDA one kernel updates many parameters.
 
     What it remembers is laid out at once, with zeros, which mean the same to it as no state.
@@ -29,11 +27,9 @@ def make_optimizer(
     parameters = list(model.parameters())
     optimizer: torch.optim.Optimizer
     if name == "sgd":
-        optimizer = torch.optim.SGD(parameters, lr, momentum, weight_decay=weight_decay, fused=parameters[0].is_cuda)
+        optimizer = torch.optim.SGD(parameters, lr, momentum, fused=parameters[0].is_cuda)
     elif name == "adam":
-        optimizer = torch.optim.Adam(
-            parameters, lr, (momentum, 0.999), weight_decay=weight_decay, fused=parameters[0].is_cuda
-        )
+        optimizer = torch.optim.Adam(parameters, lr, (momentum, 0.999), fused=parameters[0].is_cuda)
     else:
         raise ConfigError(f"train.optimizer must be one of {', '.join(OPTIMIZERS)}, got {name!r}")
     for parameter in parameters:

@@ -50,7 +50,6 @@ class TorchLearner:
         optimizer: str,
         lr: float,
         momentum: float,
-        weight_decay: float = 0.0,
         augment: bool,
         mean: tuple[float, ...],
         std: tuple[float, ...],
@@ -65,7 +64,7 @@ class TorchLearner:
         self._model = model.to(self._device)
         # The layout that the images have already; on a CPU it makes convolutions a third faster.
         self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._optimizer = make_optimizer(optimizer, self._model, lr, momentum, weight_decay)
+        self._optimizer = make_optimizer(optimizer, self._model, lr, momentum)
         self._optimizer_name = optimizer
         self._initial = to_vector(self._model)
         self._variances = _variances(self._model)

@@ -13,12 +13,12 @@ from scipy.stats import beta
 CONFIDENCE = 0.999
 
 
-def mu_bound(false_alarms: int, misses: int, trials: int, confidence: float = CONFIDENCE) -> float:
-    """The μ that these errors, in `trials` games of each world, prove with this confidence; 0 if they prove none.
+def mu_bound(false_alarms: int, misses: int, trials: int) -> float:
+    """The μ that these errors, in `trials` games of each world, prove with CONFIDENCE; 0 if they prove none.
 
     Both rates are taken at the upper ends of their exact (Clopper–Pearson) intervals, which share the doubt.
     """
-    alpha, missed = (rate_bound(errors, trials, (1 + confidence) / 2) for errors in (false_alarms, misses))
+    alpha, missed = (rate_bound(errors, trials, (1 + CONFIDENCE) / 2) for errors in (false_alarms, misses))
     return max(0.0, float(ndtri(1 - alpha) - ndtri(missed)))
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from paraaegis.crypto import lwe
 from paraaegis.crypto.sealing import seal, unseal
-from paraaegis.crypto.shamir import Q, rebuild, share, thresholds
+from paraaegis.crypto.shamir import Packing, Q, rebuild, share, thresholds
 from paraaegis.crypto.streams import system
 from paraaegis.errors import CryptoError, ProtocolError
 from paraaegis.grid import STEP, from_grid, pack_grid, unpack_grid
@@ -167,14 +167,21 @@ def serve_lwe_round(desk: Desk, number: int) -> Steps:
         desk.combine(line, None, [], None)
         return
     try:
-        secret = rebuild(rows, form.size, packing)
-        seed = public_seed(plan.run, number, where.attempt)
-        total.values = lwe.unmask(total.values, form, seed, secret, len(survivors))
+        unmask(total, form, where, rows, packing, len(survivors))
     except CryptoError as error:  # a wrong share spoils the round, not the run
         line.dropped["(shares)"] = str(error)
         desk.combine(line, None, [], None)
         return
     desk.combine(line, total, survivors, None)
+
+
+def unmask(
+    total: GridSum, form: lwe.Form, where: Where, rows: dict[int, NDArray[np.int64]], packing: Packing, survivors: int
+) -> None:
+    """Rebuild the sum of the survivors' secrets from the sums of their shares, and take its mask off the total."""
+    secret = rebuild(rows, form.size, packing)
+    seed = public_seed(where.run, where.number, where.attempt)
+    total.values = lwe.unmask(total.values, form, seed, secret, survivors)
 
 
 def public_seed(run: str, number: int, attempt: int) -> bytes:
