@@ -14,9 +14,10 @@ import pytest
 
 from paraaegis.config import make_config
 from paraaegis.errors import ConfigError, CryptoError, RunError
-from paraaegis.experiments.compare import compare, markdown
+from paraaegis.experiments.compare import compare
 from paraaegis.experiments.preset import cells_of, cells_of_files, only, preset_names, read_preset
 from paraaegis.experiments.run import run
+from paraaegis.experiments.table import markdown
 from paraaegis.methods import METHODS
 
 PRESET = """

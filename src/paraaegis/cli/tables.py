@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from paraaegis.experiments.audit import Audit, stands
-from paraaegis.experiments.compare import Table as Comparison
-from paraaegis.experiments.compare import by_label, cells_text, explained, headers, splits_of
 from paraaegis.experiments.planner import Answer, Choice
 from paraaegis.experiments.promise import Promise
 from paraaegis.experiments.run import Result
+from paraaegis.experiments.table import Table as Comparison
+from paraaegis.experiments.table import by_label, cells_text, explained, headers, splits_of
 from paraaegis.privacy.guarantee import Guarantee
 
 

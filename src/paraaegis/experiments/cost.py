@@ -13,7 +13,7 @@ import msgspec
 from paraaegis.errors import ConfigError
 from paraaegis.protocol.schedule import Schedule
 
-Line = tuple[float, float, float]  # of 1, of values in the model, of ciphertexts that a client sends
+Fit = tuple[float, float, float]  # of 1, of values in the model, of ciphertexts that a client sends
 ALIASES = {"varying-dp": "dp-fedavg", "paraaegis-dynamic": "paraaegis-static"}  # which cost what another one does
 PHASES = ("vote", "protect", "reveal")  # a client's; `combine` is the server's
 BASE = 150e6  # bytes of a process that has done nothing yet
@@ -31,8 +31,8 @@ class MethodCost(msgspec.Struct, kw_only=True):
     outside: Literal["none", "rest", "all"]
     votes: bool
     exchanges: int
-    phases: dict[str, Line]
-    crowd: Line
+    phases: dict[str, Fit]
+    crowd: Fit
     share: float = 0.0  # bytes of key shares for each client of a round
 
 
@@ -142,8 +142,8 @@ def _phases(machine: Machine, cost: MethodCost, setting: Setting, load: Load, tr
     return {"train": setting.train, **alone, "combine": combine, "transfer": transfer, "Flower": flower}
 
 
-def _dot(line: Line, variables: tuple[float, float, float]) -> float:
-    return sum(factor * variable for factor, variable in zip(line, variables, strict=True))
+def _dot(fit: Fit, variables: tuple[float, float, float]) -> float:
+    return sum(factor * variable for factor, variable in zip(fit, variables, strict=True))
 
 
 def _memory(cost: MethodCost, setting: Setting, load: Load, traffic: float) -> tuple[float, float]:

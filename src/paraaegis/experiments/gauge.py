@@ -17,12 +17,11 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import profile
 from paraaegis.engines.local import LocalEngine
 from paraaegis.experiments.bench_round import Still
-from paraaegis.experiments.cost import ALIASES, Line, Machine, MethodCost, load_of
+from paraaegis.experiments.cost import ALIASES, Fit, Machine, MethodCost, load_of
 from paraaegis.experiments.wire import make_keys, resolve, wire
 from paraaegis.files import write_whole
 from paraaegis.protocol.desk import Desk
-from paraaegis.protocol.state import Line as Round
-from paraaegis.protocol.state import ServerState
+from paraaegis.protocol.state import Line, ServerState
 from paraaegis.types import Metrics, Vector
 from paraaegis.version import __version__
 
@@ -122,7 +121,7 @@ def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> N
     machine.methods[method] = cost
 
 
-def _play(chosen: str, method: str, length: int, ratio: float, workers: int, pools: tuple[SecretPool, Pool]) -> Round:
+def _play(chosen: str, method: str, length: int, ratio: float, workers: int, pools: tuple[SecretPool, Pool]) -> Line:
     """The fastest round after the first, which warms up: other work on the machine only ever adds."""
     settings = [
         f"protect.method={method}",
@@ -136,14 +135,14 @@ def _play(chosen: str, method: str, length: int, ratio: float, workers: int, poo
     config = resolve(make_config({}, settings), [Still.samples])
     learners = dict.fromkeys(config.names, Drawn(length))
     wired = wire(config, learners, make_keys(config), "client-0", pools)
-    lines: list[Round] = []
+    lines: list[Line] = []
     LocalEngine(wired.silos, workers=workers).run(
         Desk(wired.plan, wired.server, ServerState()), lines.append, lambda _: None
     )
     return min(lines[1:], key=lambda line: line.seconds["wall"])
 
 
-def _fitted(variables: list[tuple[float, float, float]], seconds: list[float]) -> Line:
+def _fitted(variables: list[tuple[float, float, float]], seconds: list[float]) -> Fit:
     """The line through these points with no negative part; relative errors count, so that small models fit too."""
     weights = [1 / max(value, 1e-6) for value in seconds]
     rows = np.array([[weight * part for part in row] for weight, row in zip(weights, variables, strict=True)])

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from paraaegis.experiments.compare import as_markdown
 from paraaegis.experiments.report.collect import Run
 from paraaegis.experiments.report.figures import pareto
 from paraaegis.experiments.report.findings import headline, notes, over_seeds, results
 from paraaegis.experiments.report.looks import OTHER, STYLES
+from paraaegis.experiments.table import as_markdown
 
 SPREAD = 30  # largest over smallest cost from which on an axis is logarithmic
 
