@@ -11,9 +11,10 @@ import msgspec
 import pytest
 import tomli_w
 
-from paraaegis.config import Config, all_keys, load_config, make_config
+from paraaegis.config import Config, load_config, make_config
 from paraaegis.errors import ConfigError
 from paraaegis.experiments.preset import cells_of, read_preset
+from paraaegis.settings import all_keys
 
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.toml"
 

@@ -57,7 +57,7 @@ def presets(as_json: Json = False) -> None:
 
 def settings(as_json: Json = False) -> None:
     """List the keys of a configuration: default, what is allowed, meaning."""
-    from paraaegis.config import all_keys
+    from paraaegis.settings import all_keys
 
     keys = all_keys()
     if as_json:
