@@ -23,7 +23,7 @@ def audit(
     seed: Annotated[int, typer.Option(min=0, help="The games' seed.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Try to tell whether a client's canary was sent, and compare what that proves with the claim.
+    """Try to tell whether a client sent its canary (an update made to be recognised); compare that with the claim.
 
     All noised methods take some minutes, fewer with fewer --trials. Exits with 1 if any claim is refuted.
     """
