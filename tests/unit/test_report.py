@@ -4,9 +4,12 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
 
 from machine import MACHINE
 from paraaegis.errors import ParaAegisError
@@ -15,7 +18,7 @@ from paraaegis.experiments.report.explorer import explorer
 from paraaegis.experiments.report.figures import figures, pareto
 from paraaegis.experiments.report.findings import headline, over_seeds
 from paraaegis.experiments.report.page import page
-from paraaegis.experiments.report.picture import markdown
+from paraaegis.experiments.report.picture import draw, finish, markdown
 from paraaegis.experiments.run import federate
 from toy import compared, configure, learners_of
 
@@ -215,3 +218,21 @@ def test_what_a_run_is_called_cannot_break_the_page(comparison, tmp_path):
     shown = page(*collect([tmp_path]))
     assert "<script>alert(1)" not in shown
     assert Path(tmp_path).exists()
+
+
+def test_names_of_points_that_lie_close_do_not_cover_each_other(tmp_path):
+    def run(index):
+        method = SimpleNamespace(method="paraaegis-static")
+        return SimpleNamespace(result=method, mark=f"{index}% × 0.95", accuracy=80 + index / 4, shared=False)
+
+    figure = Figure(figsize=(8, 4), dpi=130, layout="constrained")
+    panels = figure.subplots(1, 2, squeeze=False)
+    for panel in panels.flat:
+        draw(panel, [run(index) for index in range(12)], [100 + index for index in range(12)], "seconds")
+    finish(figure, panels, tmp_path / "plot.png", "")
+    for panel in panels.flat:
+        notes = [child for child in panel.get_children() if isinstance(child, Annotation)]
+        boxes = [Text.get_window_extent(note) for note in notes]
+        assert len(boxes) == 12
+        assert not any(box.count_overlaps(boxes[:place]) for place, box in enumerate(boxes))
+        assert all(panel.bbox.contains(*corner) for box in boxes for corner in (box.min, box.max))

@@ -87,7 +87,7 @@ def _spread(panel: Any) -> None:
         size = note.get_window_extent()
         for right, up in _around(size.width / dot, size.height / dot):
             box = Bbox.from_bounds(x + right * dot - size.width / 2, y + up * dot - size.height / 2, *size.size)
-            inside = panel.bbox.containsx(box.x0) and panel.bbox.containsx(box.x1) and panel.bbox.containsy(box.y0)
+            inside = all(panel.bbox.contains(*corner) for corner in (box.min, box.max))
             if inside and not box.count_overlaps(taken):
                 note.xyann = (right, up)
                 taken.append(box)
