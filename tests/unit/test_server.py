@@ -440,7 +440,11 @@ def test_a_rescued_client_is_not_sent_what_its_peers_model_holds():
 
 
 def test_a_peer_that_cannot_give_its_model_still_trains_and_is_not_dropped():
+    asked = []
+
     def meddle(client, request, answer):
+        if isinstance(request, Peek):
+            asked.append(client)
         if isinstance(request, Peek) and client == "client-0":
             return "out of memory"
         if client == "client-4" and 2 <= request.where.number <= 6:
@@ -452,6 +456,7 @@ def test_a_peer_that_cannot_give_its_model_still_trains_and_is_not_dropped():
 
     playing = Hand(np.ones((5, 1, LENGTH)), FEDAVG, "federation.quorum=4", "federation.history=2", rounds=10)
     done = served(playing, meddle)
+    assert asked == ["client-0", "client-1"]
     assert len(done.lines[7].clients) == 5
     assert done.lines[7].dropped == {}
 

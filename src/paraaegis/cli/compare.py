@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from paraaegis.cli.options import Json, say_measured
-from paraaegis.errors import ConfigError
+from paraaegis.errors import ConfigError, RunError
 
 
 def compare(
@@ -56,6 +56,8 @@ def compare(
 
     table = carry_out(title, cells, folder, fresh, shown, wanted)
     runs, problems = collect([folder])
+    if not runs:
+        raise RunError(f"no run of {folder} can be shown: {'; '.join(problems)}")
     machine = remembered(profile_of(runs), say_measured)
     write_picture(runs, folder / "plot.png", title)
     write_page(runs, problems, folder / "report.html", title, machine)

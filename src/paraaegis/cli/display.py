@@ -40,7 +40,7 @@ def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Calla
         BarColumn(bar_width=8),
         TextColumn("left", table_column=Column(no_wrap=True, min_width=4)),
         TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
-        TextColumn("{task.fields[now]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        TextColumn("{task.fields[now]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
     )
     console.print(title, highlight=False)
     with Progress(*columns, console=console, expand=True) as progress:
@@ -70,6 +70,8 @@ def ticking(title: str, steps: int) -> Iterator[Callable[[], None]]:
         sys.stderr.write(f"{title}\n")
         yield lambda: None
         return
-    with Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console) as progress:
+    with Progress(
+        TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn(), console=console
+    ) as progress:
         task = progress.add_task(title, total=steps)
         yield lambda: progress.update(task, advance=1)

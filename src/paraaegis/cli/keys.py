@@ -12,6 +12,9 @@ from paraaegis.errors import ConfigError
 
 app = typer.Typer(help="Make, show and hand out a federation's keys.", no_args_is_help=True)
 Profile = Annotated[str, typer.Option(help="The CKKS profile of the configuration.")]
+Kept = Annotated[
+    str, typer.Option(help="The CKKS profile of new secrets; default: that of the old ones, else precise.")
+]
 
 
 @app.command("new", epilog="Example: paraaegis keys new federation-keys --clients 3")
@@ -52,7 +55,7 @@ def lead(
     approve: Annotated[
         list[str] | None, typer.Option(metavar="NAME=FINGERPRINT", help="A silo, as its people told you.")
     ] = None,
-    profile: Profile = "precise",
+    profile: Kept = "",
     take_over: Annotated[
         bool, typer.Option("--take-over", help="This silo followed a lead that left: make new secrets and lead.")
     ] = False,
@@ -71,13 +74,14 @@ def lead(
 @app.command("rotate", epilog="Example: paraaegis keys rotate my-silo --without client-2")
 def rotate(
     folder: Annotated[Path, typer.Argument(help="The lead silo's key folder.")],
-    without: Annotated[str, typer.Option(help="The silo that left.")],
+    without: Annotated[str, typer.Option(help="The silo that left, if one did; it will not get them.")] = "",
+    profile: Kept = "",
     as_json: Json = False,
 ) -> None:
-    """Make new secrets, which the silo that left will not get. Begin a new run afterwards."""
+    """Make new secrets, which the others get when they next meet the server. Begin a new run afterwards."""
     from paraaegis.experiments.enrolment import KeyFolder
 
-    new_id = KeyFolder(folder).rotate(without)
+    new_id = KeyFolder(folder).rotate(without, profile)
     print_json({"key_id": new_id}) if as_json else typer.echo(f"new secrets: {new_id}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -42,7 +41,8 @@ def compare(
         except UpdateError as error:  # a result of its own kind: the others are not held up
             diverged[cell.folder] = str(error)
     done = {cell.folder: row_of(cell, result) for cell in cells if (result := _result(cell, out)) is not None}
-    rows, diverged = list(done.values()), {name: why for name, why in diverged.items() if name not in done}
+    lost = {cell.folder for cell in cells} - done.keys()
+    rows, diverged = list(done.values()), {name: why for name, why in diverged.items() if name in lost}
     if not rows:
         raise RunError(f"no cell came to a result: {'; '.join(f'{name}: {why}' for name, why in diverged.items())}")
     table = Table(title=title, rows=rows, diverged=diverged)
@@ -83,7 +83,8 @@ def _result(cell: Cell, out: Path) -> Result | None:
 
 def row_of(cell: Cell, result: Result) -> TableRow:
     """A cell's line of the table."""
-    accuracy = 100 * result.metrics.get("accuracy", math.nan)  # none where its evaluator was away at the end
+    measured = result.metrics.get("accuracy")
+    accuracy = None if measured is None else 100 * measured
     return TableRow(
         method=result.method,
         label=f"{cell.label} (stopped)" if result.stopped else cell.label,
@@ -91,7 +92,7 @@ def row_of(cell: Cell, result: Result) -> TableRow:
         seed=cell.seed,
         accuracy=accuracy,
         seconds=result.seconds,
-        efficiency=100 * accuracy / result.seconds,
+        efficiency=None if accuracy is None else 100 * accuracy / result.seconds,
         bytes_up=result.bytes_up / result.rounds / cell.config.sampled,
         bytes_down=result.bytes_down / result.rounds / cell.config.sampled,
         folder=cell.folder,

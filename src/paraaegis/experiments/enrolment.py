@@ -56,27 +56,30 @@ class KeyFolder:
         if not self.identity.exists():
             new_identity(self.identity)
         if lead:
-            self._write_lead(_checked(lead), self._taken)
+            self._write_lead(_checked(lead), self._taken())
         return fingerprint_of(self.public)
 
-    def _write_lead(self, lead: str, taken: str) -> None:
+    def _write_lead(self, lead: str, taken: dict[str, dict[str, Any]]) -> None:
         content = tomli_w.dumps({"lead": lead, "taken": taken}).encode()
         write_whole(self._lead, lambda file: file.write(content))
 
-    @property
-    def _taken(self) -> str:
-        """The fingerprint of the lead whose secrets lie here; empty if they came by another way."""
-        return str(_read(self._lead).get("taken", ""))
+    def _taken(self) -> dict[str, dict[str, Any]]:
+        """Epoch and key id of the newest secrets that came from each lead, by its fingerprint."""
+        found: dict[str, dict[str, Any]] | None = _read(self._lead).get("taken")
+        if found is None and self.lead and self.keys.exists():  # a folder of before it was written down
+            return {self.lead: _newest(load_keys(self.keys))}
+        return found or {}
 
     @property
     def public(self) -> bytes:
         """The silo's public key."""
         return load_identity(self.identity)[1]
 
-    def approve(self, fingerprints: dict[str, str], chosen: str = PROFILE, take_over: bool = False) -> str:
+    def approve(self, fingerprints: dict[str, str], chosen: str = "", take_over: bool = False) -> str:
         """Make this silo the lead: approve others, and make the federation's secrets if there are none.
 
-        To take over from a lead that left makes new ones, which that lead does not know.
+        To take over from a lead that left makes new ones, which that lead does not know. `chosen` is the CKKS profile;
+        if it is empty, that of the secrets that lie here, else the usual one.
         """
         self.create()
         checked = {name: _checked(fingerprint) for name, fingerprint in fingerprints.items()}
@@ -90,10 +93,15 @@ class KeyFolder:
         whole = {**self.approved(), **checked}
         if twice := [name for name in whole if list(whole.values()).count(whole[name]) > 1]:
             raise KeyFileError(f"{' and '.join(twice)} cannot have the same fingerprint: each silo has its own")
-        if self.keys.exists() and (found := load_keys(self.keys).profile) != chosen:
-            raise KeyFileError(f"{self.keys} holds keys of profile {found!r}, asked for {chosen!r}")
-        if take_over or not self.keys.exists():  # before it leads: the old secrets are nothing to hand out
-            save_keys(self.keys, fresh_keys(chosen, load_keys(self.keys).epoch + 1 if self.keys.exists() else 1))
+        held = load_keys(self.keys) if self.keys.exists() else None
+        profile, epoch = (held.profile, held.epoch) if held else (PROFILE, 0)
+        if held and not take_over and chosen not in ("", profile):
+            raise KeyFileError(
+                f"{self.keys} holds keys of profile {profile!r}, asked for {chosen!r}: "
+                f"`paraaegis keys rotate {self.path} --profile {chosen}` makes new ones for all"
+            )
+        if take_over or not held:  # before it leads: the old secrets are nothing to hand out
+            save_keys(self.keys, fresh_keys(chosen or profile, epoch + 1))
         self._write_approved(whole, self._left())
         self._lead.unlink(missing_ok=True)
         return fingerprint_of(self.public)
@@ -113,14 +121,17 @@ class KeyFolder:
         """The fingerprint of the silo that this one takes secrets from; empty if it was told none."""
         return str(_read(self._lead).get("lead", ""))
 
-    def rotate(self, without: str) -> str:
-        """New secrets for all but one silo, which left; the others get them when they next meet the server."""
+    def rotate(self, without: str = "", chosen: str = "") -> str:
+        """New secrets for all, or all but one silo, which left; the others get them when they next meet the server."""
+        if not self.leads:
+            raise KeyFileError(f"{self.path} does not lead; the lead makes new secrets")
         approved, left, old = self.approved(), self._left(), load_keys(self.keys)
-        if without not in [*approved, *left]:
+        if without and without not in [*approved, *left]:
             raise KeyFileError(f"{self.path} approved {', '.join(approved) or 'nobody'}, not {without!r}")
-        renewed = fresh_keys(old.profile, old.epoch + 1)
-        approved.pop(without, None)
-        self._write_approved(approved, sorted({*left, without}))  # first, so that the new keys never reach it
+        renewed = fresh_keys(chosen or old.profile, old.epoch + 1)
+        if without:
+            approved.pop(without, None)
+            self._write_approved(approved, sorted({*left, without}))  # first, so that the new keys never reach it
         save_keys(self.keys, renewed)
         return self.key_id
 
@@ -147,16 +158,15 @@ class KeyFolder:
         """Take up secrets that the lead sealed to this silo."""
         lead = self.lead
         opened = open_keys(sealed, load_identity(self.identity)[0], name, lead_public, lead)
-        followed = self._taken in ("", lead)  # epochs are one lead's; a new one, whom people named, begins its own
-        if self.keys.exists() and followed and (known := load_keys(self.keys)).epoch >= opened.epoch:
-            if known == opened:
-                return
+        taken, came = self._taken(), _newest(opened)
+        known = taken.get(lead, came)  # epochs are one lead's; a new one, whom people named, begins its own
+        if came["epoch"] < known["epoch"] or (came["epoch"] == known["epoch"] and came != known):
             raise KeyFileError(
-                f"secrets of epoch {opened.epoch} came, {self.keys} holds epoch {known.epoch}: a server may be "
-                "handing out old ones again; nothing was changed"
+                f"secrets of epoch {opened.epoch} came, this silo has had epoch {known['epoch']} of its lead: a server "
+                "may be handing out old ones again; nothing was changed"
             )
+        self._write_lead(lead, {**taken, lead: came})  # first: what is older is refused from here on
         save_keys(self.keys, opened)
-        self._write_lead(lead, lead)
 
     def show(self) -> Shown:
         """What lies here, without any secret."""
@@ -172,6 +182,10 @@ class KeyFolder:
 def fresh_keys(chosen: str, epoch: int = 1) -> FederationKeys:
     """New secrets of a federation."""
     return FederationKeys(new_vote_key(), new_key(profile(chosen)), chosen, epoch)
+
+
+def _newest(keys: FederationKeys) -> dict[str, Any]:
+    return {"epoch": keys.epoch, "key_id": key_id(keys)}
 
 
 def _checked(fingerprint: str) -> str:

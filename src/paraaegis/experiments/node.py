@@ -166,7 +166,7 @@ class SiloNode:
         if method.encrypts and keys.profile != config.protect.profile:
             raise KeyFileError(
                 f"{self.name} has keys of profile {keys.profile!r}, the configuration says {config.protect.profile!r}: "
-                "make keys of that profile, or change protect.profile in every silo"
+                f"`paraaegis keys rotate --profile {config.protect.profile}` at the lead makes others"
             )
         length = self._facts.length
         plan = check(config, make_plan(config, config.names, length, evaluators(config, self.holdout), run))

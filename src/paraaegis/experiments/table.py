@@ -10,15 +10,15 @@ import msgspec
 
 
 class TableRow(msgspec.Struct, kw_only=True):
-    """One cell's result. Accuracy in percent; bytes of a client and round."""
+    """One cell's result. Accuracy in percent (None: its evaluator was away at the end); bytes of a client and round."""
 
     method: str
     label: str
     split: str
     seed: int
-    accuracy: float
+    accuracy: float | None
     seconds: float
-    efficiency: float  # 100 · accuracy / seconds, the paper's ratio
+    efficiency: float | None  # 100 · accuracy / seconds, the paper's ratio
     bytes_up: float
     bytes_down: float
     folder: str
@@ -54,9 +54,12 @@ def cells_text(rows: Sequence[TableRow], splits: Sequence[str]) -> list[str]:
     found = [[row for row in rows if row.split == split] for split in splits]
     first = next(present for present in found if present)
     return [
-        *(_spread([row.accuracy for row in present], 2, " %") for present in found),
+        *(_spread([row.accuracy for row in present if row.accuracy is not None], 2, " %") for present in found),
         *(_spread([row.seconds for row in present], 1, _mark(present)) for present in found),
-        *(_spread([row.efficiency for row in present], 1, _mark(present)) for present in found),
+        *(
+            _spread([row.efficiency for row in present if row.efficiency is not None], 1, _mark(present))
+            for present in found
+        ),
         f"{fmean(row.bytes_up for row in first) / 1e6:.2f}",
         f"{fmean(row.bytes_down for row in first) / 1e6:.2f}",
     ]

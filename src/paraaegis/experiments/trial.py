@@ -6,7 +6,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import tomli_w
@@ -42,15 +43,13 @@ def up(
     `out` is the run's folder, as of a run in one process; `nodes/` in it holds the silos', `flower/` logs and the like.
     """
     place = out / "flower"
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped like Ctrl-C: nothing is left running
     check_installed()
     sweep(place)
     folder, nodes = prepare(config, out, fresh)
     over = _is_over(folder)
     if not over:
         say(f"starting a SuperLink and {len(nodes)} SuperNodes on this machine")
-        with Trial(place, nodes) as trial:
+        with _stopped_by_sigterm(), Trial(place, nodes) as trial:
             run = trial.run(write_app(place / "app"), {"folder": str(folder.path.resolve())})
             say(f"run {run}; logs are in {place / 'logs'}")
             follow(trial, run, folder, on_line, place / "logs")
@@ -60,6 +59,19 @@ def up(
     if done is None:
         raise RunError(f"{folder.result} is gone")
     return done
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM stop it as Ctrl-C does, so that nothing is left running; only the main thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _is_over(folder: RunFolder) -> bool:
@@ -122,8 +134,8 @@ def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Pat
         for line in lines[shown:]:
             on_line(line)
         shown = len(lines)
-        if not lines:
-            trial.check_alive()  # later on a run may go on with a quorum
+        begun = any((node / "runs").exists() for node in trial.nodes.values())
+        trial.check_alive("superlink" if begun else "")  # all nodes must come; later a run may go on with a quorum
         if _is_over(folder) or (before is None and read_done(folder) is not None):
             return
         if folder.error.exists():

@@ -204,6 +204,8 @@ class Ledger:
         if self._path is None:
             yield None
             return
+        if self._size and not self._path.exists():
+            raise RunError(f"{self._path} is gone; what was spent cannot be known; bring the file back")
         with self._path.open("ab+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if (size := os.fstat(file.fileno()).st_size) < self._size:

@@ -84,7 +84,7 @@ def rescue(desk: Desk, line: Line, where: Where, clients: Collection[str]) -> St
         desk.rescues = {client: Rescue(snapshot.applied, sealed) for client, sealed in snapshot.sealed.items()}
 
     peers, before = set(desk.plan.clients) - set(late) - desk.silent, dict(line.dropped)
-    for peer in sorted(peers, key=lambda name: -desk.state.seen[name]):
+    for peer in sorted(peers, key=lambda name: (-desk.state.seen[name], desk.plan.clients.index(name))):
         request = Peek(where=where, receivers={client: desk.state.publics[client] for client in late})
         yield from desk.ask(line, {peer: request}, take)
         line.dropped = dict(before)  # a peer that cannot help may still train

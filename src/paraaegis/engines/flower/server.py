@@ -103,9 +103,12 @@ class GridCarrier:
         )
         found: dict[str, RecordDict] = {}
         for client, content, error in self._exchange(messages, time.monotonic() + self._deadline):
-            if content is None or "error" in content.config_records:
-                text = error if content is None else content.config_records["error"]["text"]
-                raise ProtocolError(f"{client}: {text}")
+            if content is None:
+                raise ProtocolError(f"{client}: {error}")
+            try:
+                from_error(content)
+            except ProtocolError as told:
+                raise ProtocolError(f"{client}: {told}") from told
             found[client] = content
         if missing := sorted(set(contents) - set(found)):
             raise ProtocolError(f"{', '.join(missing)} did not answer in time")
@@ -129,9 +132,8 @@ class GridCarrier:
         )
 
     def _replies(self, messages: Iterable[tuple[str, Message]]) -> Iterator[Reply]:
-        until = (
-            time.monotonic() + self._deadline
-        )  # anew: waiting for nodes to connect took none of their time to answer
+        # Anew: waiting for nodes to connect took none of their time to answer.
+        until = time.monotonic() + self._deadline
         for client, content, error in self._exchange(messages, until):
             if content is None:
                 yield Reply(client, error=error, lost=True)

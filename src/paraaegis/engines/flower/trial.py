@@ -182,10 +182,10 @@ class Trial:
                 start_new_session=True,
             )
 
-    def check_alive(self) -> None:
-        """Raise where a process that was started has ended, with the end of what it said."""
-        for name in list(self.processes):
-            self._check_alive(name)
+    def check_alive(self, name: str = "") -> None:
+        """Raise where this process, or any, has ended, with the end of what it said."""
+        for one in [name] if name else list(self.processes):
+            self._check_alive(one)
 
     def _check_alive(self, name: str) -> None:
         if (code := self.processes[name].poll()) is not None:
