@@ -1,8 +1,13 @@
 """Warnings are errors here. typer imports names that click deprecates: let it do so once, before any test counts."""
 
+import signal
 import warnings
 
 import pytest
+
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a shell's background job ignores it, and so would its children
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
