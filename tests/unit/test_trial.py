@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -115,3 +116,18 @@ def test_a_process_that_ended_is_named_with_what_it_said(tmp_path):
     trial.processes["client-1"].wait()
     with pytest.raises(RunError, match=r"client-1 ended with status 3:\nno port is free"):
         trial.check_alive()
+
+
+def test_a_process_is_stopped_with_all_that_it_started(tmp_path):
+    trial = Trial(tmp_path, {})
+    (tmp_path / "logs").mkdir()
+    child = "[sys.executable, '-c', 'import time; time.sleep(60)']"
+    code = f"import subprocess, sys, time\nfor _ in range(8): subprocess.Popen({child}, start_new_session=True)\ntime.sleep(60)"
+    trial._start("client-1", [sys.executable, "-c", code])
+    until = time.monotonic() + 60
+    while len(trial.family("client-1")) < 9 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(trial.family("client-1")) == 9
+    trial.stop("client-1")
+    assert trial.family("client-1") == []
+    assert trial.processes == {}

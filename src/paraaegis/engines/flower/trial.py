@@ -155,14 +155,15 @@ class Trial:
             process.send_signal(how)
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=STOP)
-        for pid in self.family(name):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _end_marked(self._mark(name))
         process.wait()
 
     def family(self, name: str) -> list[int]:
         """A process and all that it started, which Flower puts into sessions of their own; found by their mark."""
-        return _marked(f"{self._folder}:{name}\0")
+        return _marked(self._mark(name))
+
+    def _mark(self, name: str) -> str:
+        return f"{self._folder}:{name}\0"
 
     def close(self) -> None:
         """Stop everything."""
@@ -210,10 +211,18 @@ def _hold(folder: Path) -> IO[bytes]:
     except OSError as error:
         lock.close()
         raise RunError(f"another trial is running in {folder}; wait for it or choose another --out") from error
-    for pid in _marked(f"{folder}:"):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    _end_marked(f"{folder}:")
     return lock
+
+
+def _end_marked(text: str) -> None:
+    """Kill these until none is left: one may have started another after it was seen, and dying takes a moment."""
+    until = time.monotonic() + STOP
+    while (found := _marked(text)) and time.monotonic() < until:
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
 
 
 def _marked(text: str) -> list[int]:
