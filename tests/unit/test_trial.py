@@ -121,8 +121,8 @@ def test_a_process_that_ended_is_named_with_what_it_said(tmp_path):
 def test_a_process_is_stopped_with_all_that_it_started(tmp_path):
     trial = Trial(tmp_path, {})
     (tmp_path / "logs").mkdir()
-    child = "[sys.executable, '-c', 'import time; time.sleep(60)']"
-    code = f"import subprocess, sys, time\nfor _ in range(8): subprocess.Popen({child}, start_new_session=True)\ntime.sleep(60)"
+    child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)"
+    code = f"import subprocess, sys, time\nfor _ in range(8): {child}\ntime.sleep(60)"
     trial._start("client-1", [sys.executable, "-c", code])
     until = time.monotonic() + 60
     while len(trial.family("client-1")) < 9 and time.monotonic() < until:
