@@ -5,9 +5,8 @@ import warnings
 
 import pytest
 
-signal.signal(
-    signal.SIGINT, signal.default_int_handler
-)  # a shell's background job ignores it, and so would its children
+# A shell's background job ignores interrupts, and so would its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

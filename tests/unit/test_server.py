@@ -376,6 +376,19 @@ def test_a_client_that_lost_its_last_states_is_brought_up_to_date():
     np.testing.assert_array_equal(rest.model("client-2"), first.model())
 
 
+def or_refusal(answer):
+    """A client's frames, or what it says against the message."""
+    try:
+        return answer()
+    except ProtocolError as error:
+        return str(error)
+
+
+def away_for_long(client, request, answer):
+    """The last client does not answer from round 2 to 6."""
+    return None if client == "client-4" and 2 <= request.where.number <= 6 else or_refusal(answer)
+
+
 @each_method
 def test_a_client_that_lost_its_disk_while_the_run_goes_on_gets_a_peers_model(settings):
     """Aggregates that everyone has applied are not kept."""
@@ -386,10 +399,7 @@ def test_a_client_that_lost_its_disk_while_the_run_goes_on_gets_a_peers_model(se
         if client == "client-2" and isinstance(request, Begin) and request.where.number == 4 and not lost:
             playing.states[client] = start(playing.silos[client])
             lost.append(client)
-        try:
-            return answer()
-        except ProtocolError as error:
-            return str(error)
+        return or_refusal(answer)
 
     done = served(playing, meddle)
     assert [line.round for line in done.lines if "client-2" not in line.clients] == [4]
@@ -403,12 +413,7 @@ def test_nobody_seals_models_for_a_client_that_does_not_answer_and_it_is_rescued
     def meddle(client, request, answer):
         if isinstance(request, Peek):
             peeked.append(request.where.number)
-        if client == "client-4" and 2 <= request.where.number <= 6:
-            return None
-        try:
-            return answer()
-        except ProtocolError as error:
-            return str(error)
+        return away_for_long(client, request, answer)
 
     playing = Hand(
         np.ones((5, 1, LENGTH)), FEDAVG, "federation.quorum=4", "federation.history=2", rounds=10, samples=SAMPLES
@@ -426,12 +431,7 @@ def test_a_rescued_client_is_not_sent_what_its_peers_model_holds():
     def meddle(client, request, answer):
         if client == "client-4" and isinstance(request, Begin) and request.rescue:
             begun[request.where.number] = (request.rescue.applied, [past.number for past in request.aggregates])
-        if client == "client-4" and 2 <= request.where.number <= 6:
-            return None
-        try:
-            return answer()
-        except ProtocolError as error:
-            return str(error)
+        return away_for_long(client, request, answer)
 
     playing = Hand(np.ones((5, 1, LENGTH)), FEDAVG, "federation.quorum=4", "federation.history=3", rounds=8)
     done = served(playing, meddle)
@@ -447,12 +447,7 @@ def test_a_peer_that_cannot_give_its_model_still_trains_and_is_not_dropped():
             asked.append(client)
         if isinstance(request, Peek) and client == "client-0":
             return "out of memory"
-        if client == "client-4" and 2 <= request.where.number <= 6:
-            return None
-        try:
-            return answer()
-        except ProtocolError as error:
-            return str(error)
+        return away_for_long(client, request, answer)
 
     playing = Hand(np.ones((5, 1, LENGTH)), FEDAVG, "federation.quorum=4", "federation.history=2", rounds=10)
     done = served(playing, meddle)

@@ -11,7 +11,7 @@ import msgspec
 from paraaegis.errors import RunError, UpdateError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.preset import Cell
-from paraaegis.experiments.run import OnLine, Result, check_config, read_done, run
+from paraaegis.experiments.run import OnLine, Result, bytes_a_client, check_config, read_done, run
 from paraaegis.experiments.table import Table, TableRow, markdown
 from paraaegis.files import write_whole
 
@@ -85,6 +85,7 @@ def row_of(cell: Cell, result: Result) -> TableRow:
     """A cell's line of the table."""
     measured = result.metrics.get("accuracy")
     accuracy = None if measured is None else 100 * measured
+    up, down = bytes_a_client(result, cell.config)
     return TableRow(
         method=result.method,
         label=f"{cell.label} (stopped)" if result.stopped else cell.label,
@@ -93,8 +94,8 @@ def row_of(cell: Cell, result: Result) -> TableRow:
         accuracy=accuracy,
         seconds=result.seconds,
         efficiency=None if accuracy is None else 100 * accuracy / result.seconds,
-        bytes_up=result.bytes_up / result.rounds / cell.config.sampled,
-        bytes_down=result.bytes_down / result.rounds / cell.config.sampled,
+        bytes_up=up,
+        bytes_down=down,
         folder=cell.folder,
         shared=result.shared,
     )

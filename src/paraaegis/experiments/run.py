@@ -192,6 +192,12 @@ def _carry_out(
     return engine.states[evaluator].weights, server.stopped
 
 
+def bytes_a_client(result: Result, config: Config) -> tuple[float, float]:
+    """Up and down, of a client and round."""
+    rounds = result.rounds * config.sampled
+    return result.bytes_up / rounds, result.bytes_down / rounds
+
+
 def summarise(config: Config, folder: RunFolder, stopped: str = "") -> Result:
     """The result of a run whose lines are all written."""
     lines = folder.read_lines()

@@ -54,12 +54,9 @@ def cells_text(rows: Sequence[TableRow], splits: Sequence[str]) -> list[str]:
     found = [[row for row in rows if row.split == split] for split in splits]
     first = next(present for present in found if present)
     return [
-        *(_spread([row.accuracy for row in present if row.accuracy is not None], 2, " %") for present in found),
+        *(_spread([row.accuracy for row in present], 2, " %") for present in found),
         *(_spread([row.seconds for row in present], 1, _mark(present)) for present in found),
-        *(
-            _spread([row.efficiency for row in present if row.efficiency is not None], 1, _mark(present))
-            for present in found
-        ),
+        *(_spread([row.efficiency for row in present], 1, _mark(present)) for present in found),
         f"{fmean(row.bytes_up for row in first) / 1e6:.2f}",
         f"{fmean(row.bytes_down for row in first) / 1e6:.2f}",
     ]
@@ -69,7 +66,8 @@ def _mark(rows: Sequence[TableRow]) -> str:
     return "†" if any(row.shared for row in rows) else ""
 
 
-def _spread(values: Sequence[float], digits: int, unit: str = "") -> str:
+def _spread(measured: Sequence[float | None], digits: int, unit: str = "") -> str:
+    values = [value for value in measured if value is not None]
     if not values:
         return ""
     around = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""

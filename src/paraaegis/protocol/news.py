@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -83,11 +83,10 @@ def rescue(desk: Desk, line: Line, where: Where, clients: Collection[str]) -> St
         snapshot = expect(reply, Snapshot, where)
         desk.rescues = {client: Rescue(snapshot.applied, sealed) for client, sealed in snapshot.sealed.items()}
 
-    peers, before = set(desk.plan.clients) - set(late) - desk.silent, dict(line.dropped)
+    peers = set(desk.plan.clients) - set(late) - desk.silent
+    request = Peek(where=where, receivers={client: desk.state.publics[client] for client in late})
     for peer in sorted(peers, key=lambda name: (-desk.state.seen[name], desk.plan.clients.index(name))):
-        request = Peek(where=where, receivers={client: desk.state.publics[client] for client in late})
-        yield from desk.ask(line, {peer: request}, take)
-        line.dropped = dict(before)  # a peer that cannot help may still train
+        yield from _ask_aside(desk, line, {peer: request}, take)
         if desk.rescues:
             return
 
@@ -103,9 +102,14 @@ def _recall(desk: Desk, line: Line, clients: Collection[str]) -> Steps:
             raise ProtocolError(str(error)) from error
 
     if clients:
-        before = dict(line.dropped)
-        yield from desk.ask(line, dict.fromkeys(clients, RollCall(where=where)), take)
-        line.dropped = before  # who is dropped now, what follows tells
+        yield from _ask_aside(desk, line, dict.fromkeys(clients, RollCall(where=where)), take)
+
+
+def _ask_aside(desk: Desk, line: Line, messages: Mapping[str, Message], take: Callable[[str, Message], None]) -> Steps:
+    """An exchange before the round's own, which drops nobody: who does not answer this may still train."""
+    before = dict(line.dropped)
+    yield from desk.ask(line, messages, take)
+    line.dropped = before
 
 
 def called(desk: Desk, members: set[str]) -> list[str]:

@@ -13,7 +13,7 @@ from paraaegis.errors import ParaAegisError, RunError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.preset import split_name
 from paraaegis.experiments.promise import spending
-from paraaegis.experiments.run import Result, read_done, summarise
+from paraaegis.experiments.run import Result, bytes_a_client, read_done, summarise
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.protocol.state import Line
 
@@ -76,8 +76,8 @@ class Run:
 
     def megabytes(self, direction: Literal["up", "down"]) -> float:
         """Of a client and round."""
-        total = self.result.bytes_up if direction == "up" else self.result.bytes_down
-        return total / self.result.rounds / self.config.sampled / 1e6
+        up, down = bytes_a_client(self.result, self.config)
+        return (up if direction == "up" else down) / 1e6
 
 
 def collect(paths: Iterable[Path], running: bool = False) -> tuple[list[Run], list[str]]:

@@ -55,13 +55,13 @@ def draw(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, ti
     """Runs as points of cost and accuracy, with the front that none of them beats in both."""
     points = list(zip(costs, [run.accuracy for run in runs], strict=True))
     front = pareto([point for point, run in zip(points, runs, strict=True) if not (timed and run.shared)])
+    line = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
     panel.step([x for x, _ in front], [y for _, y in front], where="post", color="#888888", linestyle=":", zorder=2)
     for run, (cost, accuracy) in zip(runs, points, strict=True):
         method = run.result.method
         colour, marker = STYLES.get(method, OTHER)
         inner = "none" if timed and run.shared else colour
         panel.scatter(cost, accuracy, s=60, facecolors=inner, edgecolors=colour, marker=marker, label=method, zorder=3)
-        line = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
         note = panel.annotate(run.mark, (cost, accuracy), (0, 0), textcoords="offset points", fontsize=7, ha="center",
                               va="center", arrowprops=line)  # fmt: skip
         note.set_in_layout(False)
