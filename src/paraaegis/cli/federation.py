@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -35,15 +34,11 @@ def up(
     from paraaegis.experiments.trial import up as start
 
     with shown_rounds(chosen.federation.rounds, chosen.protect.method, quiet=as_json) as show:
-        result = start(chosen, folder, fresh, show, _say)
+        result = start(chosen, folder, fresh, show, lambda text: typer.echo(text, err=True))
     if as_json:
         print_json(result)
     else:
         summary(result)
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
 
 
 @app.command("app", epilog="Example: paraaegis federation app my-app && flwr run my-app")

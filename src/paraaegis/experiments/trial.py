@@ -6,7 +6,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -79,6 +79,11 @@ def _is_over(folder: RunFolder) -> bool:
     return read_done(folder) is not None and not folder.checkpoint.exists()
 
 
+def _begun(nodes: Mapping[str, Path]) -> bool:
+    """Whether any silo has taken part in a run."""
+    return any((node / "runs").exists() for node in nodes.values())
+
+
 def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
     """Folders for the server and every silo, each with what it needs and nothing more."""
     check_config(config)
@@ -96,7 +101,7 @@ def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder
             shutil.rmtree(out / "nodes", ignore_errors=True)
     nodes = {name: out / "nodes" / name for name in resolved.names}
     missing = [node for node in nodes.values() if not (node / "identity").exists()]
-    if missing and any((node / "runs").exists() for node in nodes.values()):
+    if missing and _begun(nodes):
         raise RunError(f"{missing[0] / 'identity'} is gone, and the run cannot go on without it; {folder.remedy}")
     if missing and not _is_over(folder):
         keys = make_keys(resolved)
@@ -134,8 +139,8 @@ def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Pat
         for line in lines[shown:]:
             on_line(line)
         shown = len(lines)
-        begun = any((node / "runs").exists() for node in trial.nodes.values())
-        trial.check_alive("superlink" if begun else "")  # all nodes must come; later a run may go on with a quorum
+        # All nodes must come; later a run may go on with a quorum.
+        trial.check_alive(*(["superlink"] if _begun(trial.nodes) else []))
         if _is_over(folder) or (before is None and read_done(folder) is not None):
             return
         if folder.error.exists():

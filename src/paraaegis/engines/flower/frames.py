@@ -28,10 +28,17 @@ def from_records(content: RecordDict) -> Frames:
     return tuple(arrays[name].data for name in sorted(arrays))
 
 
+def error_in(content: RecordDict) -> str:
+    """The error that a client wrote instead of an answer; empty if it did not."""
+    if "error" not in content.config_records:
+        return ""
+    return str(content.config_records["error"].get("text") or "it failed")
+
+
 def from_error(content: RecordDict) -> None:
     """Raise the error that a client wrote, if it did."""
-    if "error" in content.config_records:
-        raise ProtocolError(str(content.config_records["error"].get("text", "it failed")))
+    if text := error_in(content):
+        raise ProtocolError(text)
 
 
 def to_error(text: str) -> RecordDict:

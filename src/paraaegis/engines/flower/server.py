@@ -10,7 +10,7 @@ import msgspec
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from paraaegis.engines.flower.frames import from_error, from_records, to_records
+from paraaegis.engines.flower.frames import error_in, from_error, from_records, to_records
 from paraaegis.engines.spool import spooled
 from paraaegis.errors import ProtocolError
 from paraaegis.protocol.desk import Exchange, Reply
@@ -105,10 +105,8 @@ class GridCarrier:
         for client, content, error in self._exchange(messages, time.monotonic() + self._deadline):
             if content is None:
                 raise ProtocolError(f"{client}: {error}")
-            try:
-                from_error(content)
-            except ProtocolError as told:
-                raise ProtocolError(f"{client}: {told}") from told
+            if text := error_in(content):
+                raise ProtocolError(f"{client}: {text}")
             found[client] = content
         if missing := sorted(set(contents) - set(found)):
             raise ProtocolError(f"{', '.join(missing)} did not answer in time")

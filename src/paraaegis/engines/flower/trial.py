@@ -78,7 +78,7 @@ class Trial:
         self._start("superlink", [_tool("flower-superlink"), *files, *options, "--host", HOST, "--port", self._port])
         until = time.monotonic() + START
         while not self._healthy():
-            self._check_alive("superlink")
+            self.check_alive("superlink")
             if time.monotonic() > until:
                 raise RunError(f"the SuperLink did not answer within {START:.0f} s; see {self._log('superlink')}")
             time.sleep(0.2)
@@ -112,7 +112,7 @@ class Trial:
                     return
                 time.sleep(0.3)
             if time.monotonic() > until:
-                self._check_alive(name)
+                self.check_alive(name)
             time.sleep(2)
 
     def run(self, app: Path, settings: Mapping[str, str]) -> str:
@@ -183,15 +183,12 @@ class Trial:
                 start_new_session=True,
             )
 
-    def check_alive(self, name: str = "") -> None:
-        """Raise where this process, or any, has ended, with the end of what it said."""
-        for one in [name] if name else list(self.processes):
-            self._check_alive(one)
-
-    def _check_alive(self, name: str) -> None:
-        if (code := self.processes[name].poll()) is not None:
-            tail = self._log(name).read_text(errors="replace")[-2000:]
-            raise RunError(f"{name} ended with status {code}:\n{tail}")
+    def check_alive(self, *names: str) -> None:
+        """Raise where one of these processes, or of all, has ended, with the end of what it said."""
+        for name in names or list(self.processes):
+            if (code := self.processes[name].poll()) is not None:
+                tail = self._log(name).read_text(errors="replace")[-2000:]
+                raise RunError(f"{name} ended with status {code}:\n{tail}")
 
     def _log(self, name: str) -> Path:
         return self._folder / "logs" / f"{name}.log"
