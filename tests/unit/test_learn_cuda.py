@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
+from paraaegis.config import make_config
 from paraaegis.errors import RunError, UpdateError
-from paraaegis.learn.cuda import CudaLearner
+from paraaegis.experiments.learners import at_a_time
+from paraaegis.learn.cuda import CudaLearner, take_turns
 from paraaegis.learn.models import build
 from paraaegis.learn.train import TorchLearner
 from paraaegis.seeds import Purpose, stream
@@ -169,6 +172,42 @@ def test_learners_in_threads_do_what_they_do_alone(device):
     for (a, loss), (b, again) in zip(alone, together, strict=True):
         assert close(b, a, device)
         assert again == pytest.approx(loss, rel=1e-3)
+
+
+def test_learners_in_turns_do_what_they_do_alone():
+    busy, most = set(), 0
+
+    class Watched(Exact):
+        def _write(self, weights):
+            nonlocal most
+            busy.add(self)
+            most = max(most, len(busy))
+            time.sleep(0.02)  # the others come meanwhile, if they may
+            super()._write(weights)
+
+        def _read(self):
+            vector = super()._read()
+            busy.remove(self)
+            return vector
+
+    weights = learner().initial()
+    alone = [rounds(learner(client=client), weights, range(3)) for client in range(5)]
+    subjects = [learner(Watched, client=client) for client in range(5)]
+    take_turns(subjects, 2)
+    with ThreadPoolExecutor(5) as pool:
+        together = list(pool.map(lambda subject: rounds(subject, weights, range(3)), subjects))
+    assert most == 2
+    for a, b in zip(alone, together, strict=True):
+        assert close(b, a)
+
+
+@pytest.mark.parametrize(
+    ("method", "clients", "expected"),
+    [("fedavg", 10, 10), ("ckks-fedavg", 10, 5), ("serial", 5, 3), ("paraaegis-static", 10, 10), ("ckks-fedavg", 1, 1)],
+)
+def test_clients_that_encrypt_all_at_once_share_a_gpu_by_halves(method, clients, expected):
+    config = make_config({"federation": {"clients": clients}, "protect": {"method": method}})
+    assert at_a_time(config) == expected
 
 
 @cuda

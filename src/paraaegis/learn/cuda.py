@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -47,6 +47,7 @@ class CudaLearner(TorchLearner):
     """
 
     precision: ClassVar[torch.dtype] = torch.bfloat16
+    turns: AbstractContextManager[Any] = nullcontext()  # held while it trains
 
     def _prepare(self) -> None:
         cuda = self._device.type == "cuda"
@@ -72,7 +73,7 @@ class CudaLearner(TorchLearner):
         drawn = list(self._draw(number))
         rows, crops = (np.concatenate(part) for part in zip(*drawn, strict=True))
         sizes = [len(part) for part, _ in drawn]
-        with self._own_stream():
+        with self.turns, self._own_stream():
             self._write(weights)
             self._model.train()
             self._loss.zero_()
@@ -178,6 +179,13 @@ class CudaLearner(TorchLearner):
         if self._stream is not None:
             tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=True)
+
+
+def take_turns(learners: Iterable[CudaLearner], most: int) -> None:
+    """Let at most so many of them train at a time."""
+    turns = threading.BoundedSemaphore(most)
+    for learner in learners:
+        learner.turns = turns
 
 
 @contextmanager
