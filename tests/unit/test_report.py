@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -158,6 +159,15 @@ def test_runs_that_differ_in_their_seed_alone_are_taken_together(comparison, tmp
 def test_a_run_is_marked_by_its_ratio(comparison):
     marks = {run.result.method: run.mark for run in collect([comparison])[0]}
     assert marks == {"fedavg": "", "paraaegis-static": "10%", "paraaegis-feedback": "10%"}
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [("paraaegis-static-10", "10%"), ("paraaegis-static-10-clip0_1", "10% clip0_1"), ("half", "half")],
+)
+def test_a_mark_says_what_a_rows_name_says_beside_the_ratio(comparison, row, expected):
+    run = next(run for run in collect([comparison])[0] if run.result.method == "paraaegis-static")
+    assert replace(run, name=f"{row}--iid--seed0").mark == expected
 
 
 def test_what_runs_have_in_common_is_shown_once(comparison):

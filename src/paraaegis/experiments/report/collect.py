@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -42,10 +43,12 @@ class Run:
         method, protect = self.result.method, self.config.protect
         if not self.row.startswith(method):
             return self.row
+        rest = self.row.removeprefix(method).strip(" -")
         if not method.startswith("paraaegis"):
-            return self.row.removeprefix(method).strip(" -")
+            return rest
         decay = f" × {protect.decay:g}" if protect.decay < 1 else ""
-        return f"{100 * protect.ratio:g}%{decay}" + (" carry" if protect.carry else "")
+        beside = re.sub(r"^[\d_.x]+\b", "", rest).strip(" -")  # what a row's name says beside the ratio
+        return f"{100 * protect.ratio:g}%{decay} {beside}".strip()
 
     @property
     def shared(self) -> bool:
