@@ -11,7 +11,7 @@ import torch
 
 from paraaegis.config import make_config
 from paraaegis.errors import RunError, UpdateError
-from paraaegis.experiments.learners import at_a_time
+from paraaegis.experiments.learners import at_a_time, make_classroom
 from paraaegis.learn.cuda import CudaLearner, take_turns
 from paraaegis.learn.models import build
 from paraaegis.learn.train import TorchLearner
@@ -191,11 +191,11 @@ def test_learners_in_turns_do_what_they_do_alone():
             return vector
 
     weights = learner().initial()
-    alone = [rounds(learner(client=client), weights, range(3)) for client in range(5)]
+    alone = [rounds(learner(client=client), weights, [0]) for client in range(5)]
     subjects = [learner(Watched, client=client) for client in range(5)]
     take_turns(subjects, 2)
     with ThreadPoolExecutor(5) as pool:
-        together = list(pool.map(lambda subject: rounds(subject, weights, range(3)), subjects))
+        together = list(pool.map(lambda subject: rounds(subject, weights, [0]), subjects))
     assert most == 2
     for a, b in zip(alone, together, strict=True):
         assert close(b, a)
@@ -203,11 +203,25 @@ def test_learners_in_turns_do_what_they_do_alone():
 
 @pytest.mark.parametrize(
     ("method", "clients", "expected"),
-    [("fedavg", 10, 10), ("ckks-fedavg", 10, 5), ("serial", 5, 3), ("paraaegis-static", 10, 10), ("ckks-fedavg", 1, 1)],
+    [
+        ("fedavg", 10, 10),
+        ("ckks-fedavg", 10, 5),
+        ("serial", 5, 3),
+        ("paraaegis-static", 10, 10),
+        ("ckks-fedavg", 1, 1),
+        ("ckks-fedavg", 50, 5),
+    ],
 )
 def test_clients_that_encrypt_all_at_once_share_a_gpu_by_halves(method, clients, expected):
-    config = make_config({"federation": {"clients": clients}, "protect": {"method": method}})
+    config = make_config({"federation": {"clients": clients}, "protect": {"method": method}, "engine": {"workers": 10}})
     assert at_a_time(config) == expected
+
+
+def test_a_classroom_lets_its_learners_share_one_gpu(monkeypatch):
+    monkeypatch.setattr("paraaegis.learn.train.TorchLearner", Exact)  # which runs on a CPU too
+    config = make_config({"federation": {"clients": 4}, "protect": {"method": "ckks-fedavg"}, "engine": {"workers": 4}})
+    turns = {learner.turns for learner in make_classroom(config).learners.values()}
+    assert [one._value for one in turns] == [2]
 
 
 @cuda

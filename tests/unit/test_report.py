@@ -163,11 +163,17 @@ def test_a_run_is_marked_by_its_ratio(comparison):
 
 @pytest.mark.parametrize(
     ("row", "expected"),
-    [("paraaegis-static-10", "10%"), ("paraaegis-static-10-clip0_1", "10% clip0_1"), ("half", "half")],
+    [
+        ("paraaegis-static-10--iid--seed0", "10%"),
+        ("paraaegis-static-10-0.95--iid--seed0", "10%"),
+        ("paraaegis-static-10-clip0_1--iid--seed0", "10% clip0_1"),
+        ("half--iid--seed0", "half"),
+        ("paraaegis-static-488a5013", "10%"),  # a run on its own
+    ],
 )
 def test_a_mark_says_what_a_rows_name_says_beside_the_ratio(comparison, row, expected):
     run = next(run for run in collect([comparison])[0] if run.result.method == "paraaegis-static")
-    assert replace(run, name=f"{row}--iid--seed0").mark == expected
+    assert replace(run, name=row, label=row).mark == expected
 
 
 def test_what_runs_have_in_common_is_shown_once(comparison):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
@@ -87,7 +88,8 @@ def at_a_time(config: Config) -> int:
 
     Half as many train a few percent slower. Methods that vote wait for the last client anyway.
     """
-    method, clients = find_method(config.protect.method), config.sampled
+    method = find_method(config.protect.method)
+    clients = min(config.sampled, config.engine.workers or os.cpu_count() or 1)  # as many as the engine has threads
     encrypts_at_once = method.encrypts and not method.server(config, None).votes
     return -(-clients // 2) if encrypts_at_once else clients
 

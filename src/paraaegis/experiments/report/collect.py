@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -47,7 +46,9 @@ class Run:
         if not method.startswith("paraaegis"):
             return rest
         decay = f" × {protect.decay:g}" if protect.decay < 1 else ""
-        beside = re.sub(r"^[\d_.x]+\b", "", rest).strip(" -")  # what a row's name says beside the ratio
+        beside = "carry" if protect.carry else ""
+        if len(self._parts) == 3:  # its row has a name, which may say more than its ratio
+            beside = rest.lstrip("0123456789_.x- ")
         return f"{100 * protect.ratio:g}%{decay} {beside}".strip()
 
     @property
