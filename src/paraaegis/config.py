@@ -63,6 +63,7 @@ class Train(Section, frozen=True):
     optimizer: Annotated[Literal["sgd", "adam"], "of each client, with a state that it keeps"] = "sgd"
     lr: Annotated[Positive, "learning rate"] = 0.05
     momentum: Annotated[float, Meta(ge=0, lt=1), "of SGD; of Adam, β₁"] = 0.9
+    server_lr: Annotated[Positive, "what the mean update is multiplied by, but for BatchNorm's statistics"] = 1.0
 
 
 class Protect(Section, frozen=True):

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from paraaegis.config import make_config
 from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
+from paraaegis.experiments.learners import make_classroom
 from paraaegis.learn.augment import draw_crops, resample
 from paraaegis.learn.models import build
 from paraaegis.learn.train import TorchLearner, default_device, to_vector
@@ -212,6 +214,25 @@ def test_apply_adds_in_float32():
     weights = subject.initial()
     delta = RNG.normal(0, 1e-3, weights.size).astype(np.float32)
     assert np.array_equal(subject.apply(weights, delta), weights + delta)
+
+
+def test_apply_multiplies_what_is_learnt_and_not_what_is_measured():
+    subject = learner(server_lr=1.5)
+    weights = subject.initial()
+    step = subject.apply(weights, np.ones_like(weights)) - weights
+    measured = ("running_mean", "running_var")
+    expected = [
+        np.full(tensor.numel(), 1.0 if name.endswith(measured) else 1.5)
+        for name, tensor in build("cnn", (8, 8, 3), 10, 0).state_dict().items()
+        if tensor.is_floating_point()
+    ]
+    assert np.allclose(step, np.concatenate(expected), atol=1e-6)
+
+
+def test_a_classroom_passes_the_factor_of_the_mean_update_on():
+    slow, fast = (make_classroom(make_config({"train": {"server_lr": rate}})).learners["client-0"] for rate in (0.5, 2))
+    ones = np.ones_like(slow.initial())
+    assert (slow.apply(0 * ones, ones).min(), fast.apply(0 * ones, ones).max()) == (0.5, 2)
 
 
 def test_apply_keeps_every_variance_from_falling_below_zero():

@@ -73,6 +73,7 @@ def make_classroom(config: Config, only: str | None = None) -> Classroom:
             optimizer=config.train.optimizer,
             lr=config.train.lr,
             momentum=config.train.momentum,
+            server_lr=config.train.server_lr,
             augment=dataset.augment,
             mean=dataset.mean,
             std=dataset.std,

@@ -55,6 +55,7 @@ class TorchLearner:
         std: tuple[float, ...],
         batches: Callable[[int], np.random.Generator],
         device: str,
+        server_lr: float = 1.0,
     ) -> None:
         if not len(images) or len(images) != len(labels):
             raise DataError(f"a client needs samples and a label for each, got {len(images)} and {len(labels)}")
@@ -67,7 +68,9 @@ class TorchLearner:
         self._optimizer = make_optimizer(optimizer, self._model, lr, momentum)
         self._optimizer_name = optimizer
         self._initial = to_vector(self._model)
-        self._variances = _variances(self._model)
+        self._server_lr = server_lr
+        self._statistics = _places(self._model, "running_mean", "running_var")
+        self._variances = _places(self._model, "running_var")
         self._images, self._labels = self._place(images, labels)
         self._test = None if test is None else self._place(*test)
         self._epochs, self._batch, self._augment, self._batches = epochs, batch, augment, batches
@@ -96,14 +99,18 @@ class TorchLearner:
         return to_vector(self._model), {"loss": total.item() / seen}
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
-        """Add `delta` to `weights`, with BatchNorm's variances kept from falling below zero.
+        """Add `server_lr` times `delta` to `weights`, with BatchNorm's variances kept from falling below zero.
 
-        Noise can push `running_var` there. Zero is enough of a floor, since BatchNorm adds its own ε before
-        the root; a higher one would change models that never met noise.
+        Its statistics are measured, not learnt: they are added as they are. Noise can push `running_var` below zero.
+        Zero is enough of a floor, since BatchNorm adds its own ε before the root; a higher one would change models
+        that never met noise.
         """
         check_length(weights, self._initial.size)
         check_length(delta, self._initial.size)
-        model: Vector = np.add(weights, delta, dtype=np.float32)
+        step = np.multiply(delta, self._server_lr, dtype=np.float32)
+        for where in self._statistics:
+            step[where] = delta[where]
+        model: Vector = np.add(weights, step, out=step)
         for where in self._variances:
             np.maximum(model[where], 0, out=model[where])
         return model
@@ -194,11 +201,11 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _variances(model: nn.Module) -> list[slice]:
-    """Find where the vector holds BatchNorm's running variances."""
+def _places(model: nn.Module, *endings: str) -> list[slice]:
+    """Find where the vector holds the tensors whose names end so."""
     slices, start = [], 0
     for name, tensor in floats(model).items():
-        if name.endswith("running_var"):
+        if name.endswith(endings):
             slices.append(slice(start, start + tensor.numel()))
         start += tensor.numel()
     return slices
