@@ -16,6 +16,11 @@ _lock = threading.Lock()
 _callers = 0  # threads that are in `each` now
 
 
+def threads(asked: int) -> int:
+    """How many work at a time: as many as were asked for, or one a core."""
+    return asked or os.cpu_count() or 1
+
+
 def each(work: Callable[[int, Item], Answer], items: Iterable[Item]) -> list[Answer]:
     """The answers of `work(index, item)` in order.
 

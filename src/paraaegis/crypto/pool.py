@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 import numpy as np
 
+from paraaegis.cores import threads
 from paraaegis.crypto.profiles import PROFILES
 from paraaegis.crypto.worker import read_frame, write_frame
 from paraaegis.errors import CryptoError
@@ -44,7 +45,7 @@ class Pool:
     kind = "sums"
 
     def __init__(self, workers: int = 0) -> None:
-        self.workers = workers or os.cpu_count() or 1
+        self.workers = threads(workers)
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
         self._started: list[_Worker] = []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
+from paraaegis.cores import threads
 from paraaegis.engines.spool import spooled
 from paraaegis.protocol import client
 from paraaegis.protocol.desk import Desk, Exchange, Reply
@@ -23,7 +23,7 @@ class LocalEngine:
     ) -> None:
         self.silos = dict(silos)
         self.states = dict(states) if states else {name: client.start(silo) for name, silo in silos.items()}
-        self.workers = workers or os.cpu_count() or 1
+        self.workers = threads(workers)
 
     def run(self, desk: Desk, on_line: Callable[[Line], None], on_state: Callable[[ServerState], None]) -> None:
         """Carry out a run, or what is left of it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from paraaegis.config import Config
+from paraaegis.cores import threads
 from paraaegis.errors import ConfigError, DataError
 from paraaegis.experiments.wire import resolve
 from paraaegis.learn import cuda, data, models, train
@@ -90,7 +90,7 @@ def at_a_time(config: Config) -> int:
     Half as many train a few percent slower. Methods that vote wait for the last client anyway.
     """
     method = find_method(config.protect.method)
-    clients = min(config.sampled, config.engine.workers or os.cpu_count() or 1)  # as many as the engine has threads
+    clients = min(config.sampled, threads(config.engine.workers))  # the engine has no more of them
     encrypts_at_once = method.encrypts and not method.server(config, None).votes
     return -(-clients // 2) if encrypts_at_once else clients
 

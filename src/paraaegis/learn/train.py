@@ -107,10 +107,12 @@ class TorchLearner:
         """
         check_length(weights, self._initial.size)
         check_length(delta, self._initial.size)
-        step = np.multiply(delta, self._server_lr, dtype=np.float32)
-        for where in self._statistics:
-            step[where] = delta[where]
-        model: Vector = np.add(weights, step, out=step)
+        step = delta
+        if self._server_lr != 1:
+            step = np.multiply(delta, self._server_lr, dtype=np.float32)
+            for where in self._statistics:
+                step[where] = delta[where]
+        model: Vector = np.add(weights, step, dtype=np.float32)
         for where in self._variances:
             np.maximum(model[where], 0, out=model[where])
         return model
