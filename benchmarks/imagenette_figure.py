@@ -3,7 +3,7 @@
     python benchmarks/imagenette_figure.py docs/images/imagenette-iid.png
 
 Accuracies and bytes are those of fifty rounds. Times are of the preset `overhead`, whose runs had the machine to
-themselves, each over FedAvg's of the same process; rows that it lacks have no point on the left. All points are of one
+themselves, over FedAvg's; rows that it lacks have no point on the left. All points are of one
 clipping threshold.
 """
 
@@ -32,9 +32,10 @@ def over_fedavg(folder: Path) -> dict[str, float]:
 
 def main(path: Path) -> None:
     """Write the figure."""
-    cells = collect([CELLS / "paper-table1", CELLS / "beyond-table1"])[0]
+    larger = CELLS / "conclusions" / "paraaegis-feedback-5-server1_5--iid--seed0"
+    cells = collect([CELLS / "paper-table1", CELLS / "beyond-table1", larger])[0]
     runs = [run for run in cells if run.split == "iid" and run.config.privacy.clip == 1]
-    times = over_fedavg(CELLS / "overhead") | over_fedavg(CELLS / "overhead-2")
+    times = over_fedavg(CELLS / "overhead")
     timed = [run for run in runs if run.row in times]
     figure, panels = plt.subplots(1, 2, figsize=(12, 5.4), sharey=True, squeeze=False, layout="constrained")
     left, right = panels[0]
