@@ -16,7 +16,8 @@ from paraaegis.config import make_config
 from paraaegis.errors import ConfigError, ParaAegisError, RunError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.promise import spending
-from paraaegis.experiments.run import federate
+from paraaegis.experiments.run import federate, run
+from paraaegis.learn import train
 from paraaegis.learn.data import load
 from paraaegis.learn.models import build
 from toy import ToyLearner, configure
@@ -77,6 +78,15 @@ def test_a_run_leaves_its_configuration_lines_model_and_result(finished):
         "result.json",
         "rounds.jsonl",
     ]
+
+
+@pytest.mark.parametrize(("gpu", "told"), [("Some GPU", {"device": "Some GPU"}), ("", {})])
+def test_a_result_names_the_gpu_that_it_was_made_on(gpu, told, monkeypatch, tmp_path):
+    monkeypatch.setattr(train, "gpu_name", lambda _: gpu)
+    config = make_config({}, [*QUICK, "federation.rounds=1"])
+    machine = run(config, tmp_path / "run").machine
+    assert {key: machine[key] for key in machine.keys() & {"device"}} == told
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["machine"] == machine
 
 
 def test_the_written_configuration_is_complete_and_resolved(finished):

@@ -33,6 +33,7 @@ class Classroom:
     config: Config
     learners: dict[str, Learner]
     dataset: data.Dataset
+    gpu: str  # its name; empty where they train on a CPU
 
     def save_model(self, path: Path, weights: Vector) -> None:
         """Write the model so that plain torch loads it."""
@@ -81,7 +82,7 @@ def make_classroom(config: Config, only: str | None = None) -> Classroom:
             device=device,
         )
     cuda.take_turns((one for one in learners.values() if isinstance(one, cuda.CudaLearner)), at_a_time(config))
-    return Classroom(resolve(config, [len(rows) for rows in shares]), learners, dataset)
+    return Classroom(resolve(config, [len(rows) for rows in shares]), learners, dataset, train.gpu_name(device))
 
 
 def at_a_time(config: Config) -> int:

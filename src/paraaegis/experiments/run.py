@@ -8,7 +8,6 @@ import platform
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -60,7 +59,7 @@ def run(config: Config, out: Path, fresh: bool = False, on_line: OnLine = lambda
     from paraaegis.experiments.learners import make_classroom
 
     classroom = make_classroom(config)
-    return _run(classroom.config, classroom.learners, out, fresh, on_line, classroom.save_model)
+    return _run(classroom.config, classroom.learners, out, fresh, on_line, classroom.save_model, classroom.gpu)
 
 
 def check_config(config: Config) -> None:
@@ -87,7 +86,7 @@ def federate(
     if len(learners) != config.federation.clients:
         raise ConfigError(f"federation.clients is {config.federation.clients}, got {len(learners)} learners")
     resolved = resolve(config, [learner.samples for learner in learners.values()])
-    return _run(resolved, learners, Path(out), fresh, on_line, None, holdout=True)
+    return _run(resolved, learners, Path(out), fresh, on_line, None, "", holdout=True)
 
 
 def _run(
@@ -97,6 +96,7 @@ def _run(
     fresh: bool,
     on_line: OnLine,
     save_model: SaveModel | None,
+    gpu: str,
     holdout: bool = False,
 ) -> Result:
     least = max(1, config.federation.min_samples)
@@ -116,12 +116,12 @@ def _run(
             weights, stopped = _carry_out(config, learners, folder, on_line, (clients_pool, server_pool), holdout)
         if save_model is not None:
             save_model(folder.model, weights)
-        return complete(config, folder, stopped)
+        return complete(config, folder, stopped, gpu=gpu)
 
 
-def complete(config: Config, folder: RunFolder, stopped: str, keep: bool = False) -> Result:
+def complete(config: Config, folder: RunFolder, stopped: str, keep: bool = False, gpu: str = "") -> Result:
     """Write the result of a run whose lines are all there; `keep`: a client still needs the last aggregates."""
-    result = summarise(config, folder, stopped)
+    result = summarise(config, folder, stopped, gpu)
     folder.complete(msgspec.to_builtins(result), keep)
     return result
 
@@ -198,7 +198,7 @@ def bytes_a_client(result: Result, config: Config) -> tuple[float, float]:
     return result.bytes_up / rounds, result.bytes_down / rounds
 
 
-def summarise(config: Config, folder: RunFolder, stopped: str = "") -> Result:
+def summarise(config: Config, folder: RunFolder, stopped: str = "", gpu: str = "") -> Result:
     """The result of a run whose lines are all written."""
     lines = folder.read_lines()
     if not lines:
@@ -212,11 +212,11 @@ def summarise(config: Config, folder: RunFolder, stopped: str = "") -> Result:
         bytes_down=sum(sum(line.bytes_down.values()) for line in lines),
         folder=str(folder.path),
         stopped=stopped,
-        machine=machine(),
+        machine=machine(gpu),
     )
 
 
-def machine() -> dict[str, Any]:
+def machine(gpu: str) -> dict[str, str]:
     """Where a result was made."""
     return {
         "paraaegis": __version__,
@@ -224,4 +224,5 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "cores": str(os.cpu_count()),
         **{name: version(name) for name in ("numpy", "torch", "tenseal")},
+        **({"device": gpu} if gpu else {}),
     }

@@ -17,7 +17,7 @@ from paraaegis.learn.optimizer import make_optimizer, remember, restore
 from paraaegis.learn.vector import check_length, floats, from_vector, save_model, to_vector
 from paraaegis.types import Arrays, Metrics, Vector
 
-__all__ = ["TorchLearner", "default_device", "from_vector", "save_model", "to_vector"]
+__all__ = ["TorchLearner", "default_device", "from_vector", "gpu_name", "save_model", "to_vector"]
 
 TEST_BATCH = 200  # 500 photographs of 128 pixels take ResNet-18 gigabytes, and no less time on a CPU
 TEST_BATCH_CUDA = 500
@@ -26,6 +26,11 @@ TEST_BATCH_CUDA = 500
 def default_device() -> str:
     """Choose `cuda` where torch can use it, else `cpu`."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def gpu_name(device: str) -> str:
+    """Which GPU that is; nothing on a CPU."""
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else ""
 
 
 class TorchLearner:
