@@ -3,8 +3,7 @@
     python benchmarks/imagenette_figure.py docs/images/imagenette-iid.png
 
 Accuracies and bytes are those of fifty rounds. Times are of the preset `overhead`, whose runs had the machine to
-themselves, over FedAvg's; rows that it lacks have no point on the left. All points are of one
-clipping threshold.
+themselves, over FedAvg's; rows that it lacks have no point on the left. All points are of one clipping threshold.
 """
 
 from __future__ import annotations

@@ -80,12 +80,12 @@ def test_a_run_leaves_its_configuration_lines_model_and_result(finished):
     ]
 
 
-@pytest.mark.parametrize(("gpu", "told"), [("Some GPU", {"device": "Some GPU"}), ("", {})])
+@pytest.mark.parametrize(("gpu", "told"), [("Some GPU", {"gpu": "Some GPU"}), ("", {})])
 def test_a_result_names_the_gpu_that_it_was_made_on(gpu, told, monkeypatch, tmp_path):
     monkeypatch.setattr(train, "gpu_name", lambda _: gpu)
     config = make_config({}, [*QUICK, "federation.rounds=1"])
     machine = run(config, tmp_path / "run").machine
-    assert {key: machine[key] for key in machine.keys() & {"device"}} == told
+    assert {key: machine[key] for key in machine.keys() & {"gpu"}} == told
     assert json.loads((tmp_path / "run" / "result.json").read_text())["machine"] == machine
 
 

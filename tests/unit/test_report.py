@@ -228,6 +228,12 @@ def test_the_headline_compares_the_best_protected_method_with_plain_averaging(co
     assert text.endswith("times its time.")
 
 
+def test_the_headline_names_the_method_of_a_run_whose_label_does_not(comparison, tmp_path):
+    shutil.copytree(comparison / "paraaegis-feedback--iid--seed0", tmp_path / "25")
+    shutil.copytree(comparison / "paraaegis-feedback--iid--seed0", tmp_path / "26")
+    assert headline(collect([tmp_path])[0]).startswith("paraaegis-feedback (25) reached most")
+
+
 def test_what_a_run_is_called_cannot_break_the_page(comparison, tmp_path):
     name = "<script>alert(1)<"
     shutil.copytree(comparison / "fedavg--iid--seed0", tmp_path / name.replace("/", ""))

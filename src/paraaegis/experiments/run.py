@@ -86,7 +86,7 @@ def federate(
     if len(learners) != config.federation.clients:
         raise ConfigError(f"federation.clients is {config.federation.clients}, got {len(learners)} learners")
     resolved = resolve(config, [learner.samples for learner in learners.values()])
-    return _run(resolved, learners, Path(out), fresh, on_line, None, "", holdout=True)
+    return _run(resolved, learners, Path(out), fresh, on_line, holdout=True)
 
 
 def _run(
@@ -95,8 +95,8 @@ def _run(
     out: Path,
     fresh: bool,
     on_line: OnLine,
-    save_model: SaveModel | None,
-    gpu: str,
+    save_model: SaveModel | None = None,
+    gpu: str = "",
     holdout: bool = False,
 ) -> Result:
     least = max(1, config.federation.min_samples)
@@ -224,5 +224,5 @@ def machine(gpu: str) -> dict[str, str]:
         "python": platform.python_version(),
         "cores": str(os.cpu_count()),
         **{name: version(name) for name in ("numpy", "torch", "tenseal")},
-        **({"device": gpu} if gpu else {}),
+        **({"gpu": gpu} if gpu else {}),
     }

@@ -24,16 +24,21 @@ def headline(runs: Sequence[Run]) -> str:
         return f"{known[0].label} reached {known[0].accuracy:.1f} % in {known[0].result.seconds:.0f} s."
     best = max(others, key=lambda run: (round(run.accuracy, 1), -run.result.bytes_up))
     if plain is None:
-        return f"{best.label} reached most: {best.accuracy:.1f} % in {best.result.seconds:.0f} s."
+        return f"{_named(best)} reached most: {best.accuracy:.1f} % in {best.result.seconds:.0f} s."
     close = [run for run in others if run.accuracy > plain.accuracy - 1]
     best = min(close, key=lambda run: run.result.bytes_up) if close else best
     how = "is the lightest within a point of plain averaging" if close else "comes closest to plain averaging"
-    text = f"Of the protected methods {best.label} {how}, {best.accuracy:.1f} %"
+    text = f"Of the protected methods {_named(best)} {how}, {best.accuracy:.1f} %"
     points, upload = plain.accuracy - best.accuracy, best.result.bytes_up / plain.result.bytes_up
     near = "as much as" if abs(points) < 0.05 else f"{abs(points):.1f} points {'below' if points > 0 else 'above'}"
     time = overhead([plain], best)
     end = "" if time is None else f" and {time:.2f} times its time"
     return f"{text}: {near} it, with {100 * upload:.0f} % of its upload{end}."
+
+
+def _named(run: Run) -> str:
+    """Its label, with its method where that does not say it."""
+    return run.label if run.result.method in run.label else f"{run.result.method} ({run.label})"
 
 
 def alike(run: Run, other: Run) -> bool:
