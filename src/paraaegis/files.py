@@ -12,10 +12,14 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], mode: int = 0o
     """Write a file beside its place, then move it there: it is whole or not there."""
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk's error has none
+        raise
     partial.replace(path)
     _sync_folder(path.parent)
 
