@@ -30,6 +30,13 @@ def test_bytes_follow_from_what_travels_how(method, up, down):
     assert (found.bytes_up, found.bytes_down) == (up, down)
 
 
+def test_a_vote_takes_a_client_the_memory_of_its_orders_and_the_server_none():
+    plain, voting = of("dp-fedavg", ratio=0.0), of("paraaegis-static", ratio=0.0)
+    votes = voting.bytes_up + voting.bytes_down - plain.bytes_up - plain.bytes_down
+    assert voting.memory_client - plain.memory_client == pytest.approx(8 * 4 * 100_000 + votes)
+    assert voting.memory_server - plain.memory_server == pytest.approx(votes)
+
+
 def test_few_votes_travel_as_a_list():
     assert of("paraaegis-feedback", ratio=0.001).bytes_up == 500 + 4 * 100 + 30_000
 

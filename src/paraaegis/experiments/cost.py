@@ -147,11 +147,13 @@ def _dot(fit: Fit, variables: tuple[float, float, float]) -> float:
 
 
 def _memory(cost: MethodCost, setting: Setting, load: Load, traffic: float) -> tuple[float, float]:
-    """Of a client: the model, its trained copy, the update and what is made of it; of the server: its sums.
+    """Of a client: the model, its trained copy, the update and what is made of it, for a vote also the secret order.
 
-    Both hold what travels, with Flower in copies.
+    Of the server: its sums. Both hold what travels, with Flower in copies.
     """
     vectors = 8 if cost.inside == "elected" and cost.outside == "none" else 6
-    held, sums = BASE + 4.0 * vectors * setting.length, BASE + 16.0 * load.inside + 8.0 * load.outside
+    orders = 4 if cost.votes else 0  # the order, its inverse, what travels by it, and what it was drawn from
+    held = BASE + (4.0 * vectors + 8.0 * orders) * setting.length
+    sums = BASE + 16.0 * load.inside + 8.0 * load.outside
     copies = (1, 1) if setting.bandwidth is None else (2, 3)
     return held + copies[0] * traffic, sums + copies[1] * traffic

@@ -33,7 +33,8 @@ function estimate(data, setting) {
     for (const [phase, seconds] of Object.entries(phases)) found.phases[phase] = (found.phases[phase] || 0) + seconds;
     const vectors = cost.inside === "elected" && cost.outside === "none" ? 8 : 6;
     const [held, kept] = setting.bandwidth === null ? [1, 1] : [2, 3];
-    found.memory_client = Math.max(found.memory_client, constants.base + 4 * vectors * setting.length + held * (up + down));
+    const values = (4 * vectors + 8 * (cost.votes ? 4 : 0)) * setting.length;
+    found.memory_client = Math.max(found.memory_client, constants.base + values + held * (up + down));
     found.memory_server = Math.max(found.memory_server, constants.base + 16 * inside + 8 * outside + kept * (up + down));
   }
   found.seconds = Object.values(found.phases).reduce((sum, seconds) => sum + seconds, 0);
