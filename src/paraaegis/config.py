@@ -22,6 +22,7 @@ Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
+MOST = 1e30  # beyond it a float32 soon overflows
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,7 +166,11 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    return make_config(raw, settings)
+    settings = list(settings)
+    try:
+        return make_config(raw, settings)
+    except ConfigError as error:
+        raise ConfigError(f"{path}{' with --set' if settings else ''}: {error}") from error
 
 
 def make_config(raw: Mapping[str, Any], settings: Iterable[str] = ()) -> Config:
@@ -210,14 +215,20 @@ def _explain(message: str, tables: Mapping[str, Any]) -> str:
         value = value.get(part) if isinstance(value, Mapping) else value
     if unknown := re.search(r"unknown field `(.+)`", what):
         allowed = [field.name for field in msgspec.structs.fields(kind)]
-        return (
-            f"unknown key {'.'.join([*path, unknown[1]])!r}{meant(unknown[1], allowed)}; allowed: {', '.join(allowed)}"
-        )
+        hint = _elsewhere(unknown[1]) or meant(unknown[1], allowed)
+        return f"unknown key {'.'.join([*path, unknown[1]])!r}{hint}; allowed: {', '.join(allowed)}"
     if "enum value" in what:
         allowed = [str(choice) for choice in get_args(get_args(kind)[0])]
         return f"{'.'.join(path)} must be one of {', '.join(allowed)}, got {value!r}{meant(str(value), allowed)}"
     what = what.partition(", got")[0]  # msgspec's is the type
     return f"{'.'.join(path)}: {what[0].lower()}{what[1:].replace('`', '')}, got {value!r}"
+
+
+def _elsewhere(name: str) -> str:
+    """A hint at the table that has a key of this name."""
+    tables = {field.name: field.type for field in msgspec.structs.fields(Config)}
+    found = [table for table, kind in tables.items() if name in getattr(kind, "__struct_fields__", ())]
+    return f" (did you mean {found[0] + '.' + name!r}?)" if found else ""
 
 
 def meant(word: str, allowed: Iterable[str]) -> str:
@@ -241,13 +252,15 @@ def _refuse_contradictions(config: Config) -> None:
         )
     numbers = {
         "train.lr": config.train.lr,
+        "train.server_lr": config.train.server_lr,
         "data.alpha": config.data.alpha,
+        "privacy.clip": 0.0 if math.isinf(config.privacy.clip) else config.privacy.clip,
         "privacy.sigma": config.privacy.sigma,
         "privacy.inside_clip": config.privacy.inside_clip,
     }
     for key, value in numbers.items():
-        if math.isinf(value):
-            raise ConfigError(f"{key} must be finite, got {value}")
+        if value > MOST:
+            raise ConfigError(f"{key} must be at most {MOST:g}, got {value:g}")
     _refuse_contradictory_privacy(config)
 
 

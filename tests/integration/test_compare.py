@@ -1,6 +1,7 @@
 """The comparison: presets, resumption, tables, and every combination through the configuration alone."""
 
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from statistics import fmean, stdev
 import msgspec
 import pytest
 
+from paraaegis.cli.compare import titled
 from paraaegis.config import make_config
 from paraaegis.errors import ConfigError, CryptoError, RunError
 from paraaegis.experiments.compare import compare
@@ -143,6 +145,44 @@ def test_a_broken_preset_is_refused_before_any_run(preset, change, what):
 def test_a_setting_that_would_undo_a_row_or_a_split_is_refused(preset, setting, where):
     with pytest.raises(ConfigError, match=f"--set {setting} would undo what {where} of the preset sets"):
         cells_of(read_preset(str(preset)), [setting])
+
+
+def test_a_preset_without_a_seed_or_with_a_wrong_row_is_refused_by_name(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text("seeds = []" + PRESET)
+    with pytest.raises(ConfigError, match=r"small\.toml: Expected `array` of length >= 1"):
+        read_preset(str(path))
+    path.write_text(PRESET.replace("protect.ratio", "protect.ration"))
+    with pytest.raises(ConfigError, match=r"row 'static 20%' in split 'iid': unknown key 'protect\.ration'"):
+        cells_of(read_preset(str(path)))
+    with pytest.raises(ConfigError, match="did you mean 'quick'"):
+        read_preset("qick")
+
+
+def test_a_damaged_cell_says_how_to_redo_it_alone(preset, tmp_path):
+    cells, out = cells_of(read_preset(str(preset))), tmp_path / "out"
+    compare("small", cells, out, False, silent)
+    result = out / cells[1].folder / "result.json"
+    whole = result.read_bytes()
+    result.write_bytes(whole[:-20])
+    with pytest.raises(RunError, match=f"all cells; for this one alone, remove {result.parent}"):
+        compare("small", cells, out, False, silent)
+    shutil.rmtree(result.parent)
+    compare("small", cells, out, False, silent)
+    assert json.loads(result.read_bytes())["metrics"] == json.loads(whole)["metrics"]
+
+
+@pytest.mark.parametrize(("settings", "title"), [
+    (["federation.rounds=3", "seed=1"], "12 rounds (federation.rounds=3, seed=1)"),
+    (["data.folder=somewhere", "engine.workers=2"], "12 rounds"),
+])  # fmt: skip
+def test_a_title_tells_the_settings_that_change_results(settings, title):
+    assert titled("12 rounds", settings) == title
+
+
+def test_a_file_is_no_comparisons_folder(preset):
+    with pytest.raises(RunError, match="is a file and cannot be a comparison's folder"):
+        compare("small", cells_of(read_preset(str(preset))), preset, False, silent)
 
 
 def test_shipped_presets_are_the_papers_experiments():

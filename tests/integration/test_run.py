@@ -154,6 +154,15 @@ def test_a_ledger_that_lost_a_client_of_a_round_is_refused(command, finished, mo
     assert "ledger.jsonl is not whole: it has nothing of client-" in told
 
 
+def test_a_ledger_that_lost_one_of_a_clients_parts_is_not_whole(tmp_path):
+    run(make_config({}, [*QUICK, "federation.rounds=1"]), tmp_path / "run")
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    spending(tmp_path / "run")
+    ledger.write_bytes(ledger.read_bytes()[:-10])  # as a kill cuts it
+    with pytest.raises(RunError, match="is not whole: it has no 'outside' of client-"):
+        spending(tmp_path / "run")
+
+
 @pytest.mark.parametrize("what", ["votes", "metrics"])
 def test_a_ledger_without_the_values_of_a_round_is_not_whole(finished, tmp_path, what):
     copy = shutil.copytree(finished[1], tmp_path / "copy")

@@ -104,11 +104,30 @@ def test_nan_is_no_value_of_any_key(key):
     assert "nan" in message
 
 
-@pytest.mark.parametrize("key", ["train.lr", "data.alpha", "privacy.sigma", "privacy.inside_clip"])
+@pytest.mark.parametrize(
+    "key", ["train.lr", "train.server_lr", "data.alpha", "privacy.clip", "privacy.sigma", "privacy.inside_clip"]
+)
+def test_what_no_float32_holds_is_refused_by_its_name(key):
+    assert f"{key} must be at most 1e+30, got 1e+300" in refusal(f"{key}=1e300")
+
+
+@pytest.mark.parametrize("key", ["train.lr", "train.server_lr", "data.alpha", "privacy.sigma", "privacy.inside_clip"])
 def test_what_must_be_finite_is_refused_by_its_name(key):
-    message = refusal(f"{key}=inf")
-    assert f"{key} must be finite" in message
-    assert "inf" in message
+    assert f"{key} must be at most 1e+30, got inf" in refusal(f"{key}=inf")
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"), [("ratio=0.1", "protect.ratio"), ("train.rounds=3", "federation.rounds"), ("sed=1", "seed")]
+)
+def test_a_key_in_the_wrong_table_is_pointed_to_its_own(setting, hint):
+    assert f"did you mean {hint!r}?" in refusal(setting)
+
+
+@pytest.mark.parametrize(("settings", "told"), [((), "typo.toml: unknown key"), (["seed=1"], "typo.toml with --set: ")])
+def test_a_refusal_names_the_file(settings, told, tmp_path):
+    (tmp_path / "typo.toml").write_text("[protect]\nmetod = 'fedavg'\n")
+    with pytest.raises(ConfigError, match=told):
+        load_config(tmp_path / "typo.toml", settings)
 
 
 def test_a_seed_that_no_generator_takes_is_refused():

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,6 +109,10 @@ def test_a_plan_is_written_as_a_configuration_that_can_be_run(typed, tmp_path):
         (("--model", "1000", "--write", "plan.toml"), "--write names a model"),
         (("--write", "nowhere/plan.toml"), "--write: there is no folder"),
         (("--write", "README.md"), "--write writes a .toml file, got README.md"),
+        (
+            ("--write", str(Path(__file__).parents[2] / "configs" / "digits.toml")),
+            "is there already; name another file, or remove it",
+        ),
         (("--epsilon", "1", "--method", "paraaegis-feedback"), "sends nothing that is noised"),
     ],
 )

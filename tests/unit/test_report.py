@@ -218,6 +218,19 @@ def test_the_figures_hold_the_runs_own_numbers(comparison):
     json.dumps(list(drawn.values()))
 
 
+def test_runs_on_different_data_have_figures_of_their_own(comparison, tmp_path):
+    assert "Accuracy against time" in figures(collect([comparison])[0])
+    shutil.copytree(comparison, tmp_path / "copy")
+    config = tmp_path / "copy" / "fedavg--iid--seed0" / "config.toml"
+    config.write_text(config.read_text().replace('split = "iid"', 'split = "dirichlet"'))
+    runs, _ = collect([tmp_path / "copy"])
+    drawn = figures(runs)
+    for split in ("iid", "dirichlet-0.5"):
+        for cost in ("time", "bytes"):
+            _, *points = drawn[f"Accuracy against {cost}, {split}"]["data"]
+            assert [point["name"] for point in points] == [run.label for run in runs if run.split == split]
+
+
 def test_the_front_holds_what_nothing_beats_in_both():
     assert pareto([(3, 5), (1, 2), (2, 1), (2, 4), (4, 5), (5, float("nan"))]) == [(1, 2), (2, 4), (3, 5)]
 

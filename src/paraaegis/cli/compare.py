@@ -33,12 +33,12 @@ def compare(
         raise ConfigError("give either --preset NAME or configurations to compare")
     if preset:
         chosen = read_preset(preset)
-        title, cells = chosen.title, cells_of(chosen, settings or [])
+        title, cells = titled(chosen.title, settings or []), cells_of(chosen, settings or [])
         wanted = only(cells, splits or [], rows or [], seeds or [])
     else:
         if splits or rows or seeds:
             raise ConfigError("--split, --row and --seed choose from a preset; plain configurations are all run")
-        title, cells = "Comparison", cells_of_files(configs or [], settings or [])
+        title, cells = titled("Comparison", settings or []), cells_of_files(configs or [], settings or [])
         wanted = cells
     folder = out or Path("runs") / f"compare-{Path(preset).stem if preset else '-'.join(p.stem for p in configs or [])}"
 
@@ -65,3 +65,9 @@ def compare(
         sys.stdout.write((folder / "table.json").read_text() + "\n")
     else:
         show_table(table, folder)
+
+
+def titled(title: str, settings: list[str]) -> str:
+    """With the settings that change results: a preset's title may tell what they replace."""
+    told = [setting for setting in settings if not setting.strip().startswith(("data.folder", "engine."))]
+    return f"{title} ({', '.join(told)})" if told else title

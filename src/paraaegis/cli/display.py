@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import fmean
 from typing import TextIO
 
 from rich.console import Console
@@ -49,13 +49,11 @@ def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Calla
 
 
 def _plain(rounds: int, stream: TextIO) -> Callable[[Line], None]:
-    started = time.monotonic()
-    first: list[int] = []
+    walls: list[float] = []  # of rounds of an earlier start too
 
     def show(line: Line) -> None:
-        first.append(line.round)
-        done = line.round - first[0] + 1
-        left = (time.monotonic() - started) / done * (rounds - line.round)
+        walls.append(line.seconds.get("wall", 0.0))
+        left = fmean(walls) * (rounds - line.round)
         stream.write(f"  round {line.round}/{rounds}  {_line_text(line)}  left {left:.0f} s\n")
         stream.flush()
 

@@ -41,7 +41,9 @@ def up(
         summary(result)
 
 
-@app.command("app", epilog="Example: paraaegis federation app my-app && flwr run my-app")
+@app.command(
+    "app", epilog="Example: paraaegis federation app my-app && flwr run my-app CONNECTION --run-config 'folder=\"DIR\"'"
+)
 def write_app(folder: Annotated[Path, typer.Argument(help="Where to write it.")]) -> None:
     """Write the Flower app of this package, for `flwr run` against a SuperLink of yours."""
     from paraaegis.experiments.trial import write_app as write

@@ -99,4 +99,6 @@ def show(folder: Annotated[Path, typer.Argument(help="A key folder.")], as_json:
         return
     for name in shown.__struct_fields__:
         if value := getattr(shown, name):
-            typer.echo(f"{name:12} {value}")
+            lines = [f"{key}  {told}" for key, told in value.items()] if isinstance(value, dict) else [value]
+            for index, line in enumerate(lines):
+                typer.echo(f"{'' if index else name:12} {line}")

@@ -17,7 +17,8 @@ PILOT = 4  # rounds
 
 def plan(
     config: Annotated[
-        Path | None, typer.Argument(help="A TOML file to start from; without it, every default, with tight accounting.")
+        Path | None,
+        typer.Argument(help="A TOML file to start from; without it, every default, tight accounting, secret noise."),
     ] = None,
     settings: Settings = None,
     model: Annotated[
@@ -42,7 +43,7 @@ def plan(
     ] = None,
     pilot: Annotated[bool, typer.Option(help="Run a few short rounds on the configuration's data first.")] = False,
     pilot_rounds: Annotated[int | None, typer.Option(min=2, help=f"Rounds of each pilot run, else {PILOT}.")] = None,
-    write: Annotated[Path | None, typer.Option(help="Write the configuration here.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Write the configuration here, a new file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure this machine, then choose the ratio that fits your limits and say what it costs and guarantees.
@@ -93,6 +94,8 @@ def _check(
         raise ConfigError(f"{what} a model, and {model} is a number of values; name one, or leave --model out")
     if write is not None:
         check_target("--write", write, ".toml")
+        if write.exists():
+            raise ConfigError(f"--write: {write} is there already; name another file, or remove it")
 
 
 def _number(model: str) -> int | None:

@@ -91,7 +91,7 @@ def read_secret(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode & 0o777
     except OSError as error:
-        raise KeyFileError(f"no key file at {path}: {error.strerror}") from error
+        raise KeyFileError(f"no key file at {path}: {error.strerror}; bring back a copy") from error
     if mode & 0o077:
         raise KeyFileError(f"{path} can be read by others (mode {mode:o}); run: chmod 600 {shlex.quote(str(path))}")
     return path.read_bytes()

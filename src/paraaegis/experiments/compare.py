@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from paraaegis.errors import RunError, UpdateError
+from paraaegis.errors import BusyError, RunError, UpdateError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.preset import Cell
 from paraaegis.experiments.run import OnLine, Result, bytes_a_client, check_config, read_done, run
@@ -32,14 +32,18 @@ def compare(
         check_config(cell.config)
     diverged = _check_folder(title, cells, out)
     for index, cell in enumerate(wanted):
-        if not fresh and _result(cell, out) is not None:
-            continue  # and neither its data nor its machine is needed again
         name = f"{index + 1}/{len(wanted)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")
         try:
+            if not fresh and _result(cell, out) is not None:
+                continue  # and neither its data nor its machine is needed again
             with shown(name, cell.config.federation.rounds) as show:
                 run(cell.config, out / cell.folder, fresh, show)
         except UpdateError as error:  # a result of its own kind: the others are not held up
             diverged[cell.folder] = str(error)
+        except BusyError:
+            raise
+        except RunError as error:
+            raise RunError(f"{error}{_alone(out / cell.folder)}") from error
     done = {cell.folder: row_of(cell, result) for cell in cells if (result := _result(cell, out)) is not None}
     lost = {cell.folder for cell in cells} - done.keys()
     rows, diverged = list(done.values()), {name: why for name, why in diverged.items() if name in lost}
@@ -51,10 +55,19 @@ def compare(
     return table
 
 
+def _alone(folder: Path) -> str:
+    """How to redo one cell, where it may be started over: --fresh is for all of them."""
+    if not RunFolder(folder).may_start_over:
+        return ""
+    return f" (of a comparison, all cells; for this one alone, remove {folder} and go on)"
+
+
 def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> dict[str, str]:
     """Refuse a folder of somebody else's, or of another comparison; which cells had diverged."""
     ours = {"table.json", "table.md", "plot.png", "report.html", *(cell.folder for cell in cells)}
     known = any((out / cell.folder).exists() for cell in cells)
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file and cannot be a comparison's folder; choose another --out")
     if out.exists() and not known and (foreign := sorted({path.name for path in out.iterdir()} - ours)):
         raise RunError(
             f"{out} is not this comparison's folder: it holds {', '.join(foreign[:5])}; choose another --out"

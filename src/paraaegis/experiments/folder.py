@@ -133,12 +133,13 @@ class RunFolder:
     @property
     def remedy(self) -> str:
         """What to do where a file is damaged: starting over must not forget what was spent."""
-        if self._may_start_over:
+        if self.may_start_over:
             return "--fresh starts over"
         return "bring back a copy, or choose another --out and count what both runs spend"
 
     @property
-    def _may_start_over(self) -> bool:
+    def may_start_over(self) -> bool:
+        """Whether that would forget nothing that was really spent."""
         try:
             self._keep_what_was_spent()
         except RunError:
@@ -156,7 +157,7 @@ class RunFolder:
         differing = list(_differences(msgspec.to_builtins(found), msgspec.to_builtins(config)))
         differing = [text for text in differing if not text.startswith(("engine.", "data.folder"))]
         if differing:
-            over = ", or --fresh to start over" if self._may_start_over else ""
+            over = ", or --fresh to start over" if self.may_start_over else ""
             raise RunError(
                 f"{self.path} holds a run of another configuration: {'; '.join(differing)}; choose another --out{over}"
             )
@@ -177,14 +178,22 @@ class RunFolder:
             raise RunError(f"{self.lines} is damaged: {error}; {self.remedy}") from error
 
     def check_ledger(self, releases: Iterable[Release]) -> None:
-        """Refuse a ledger of these that leaves out a client's values of a round: spending would be told too low."""
-        told = {(release.round, release.client) for release in releases if release.what in VALUES}
+        """Refuse a ledger of these that leaves out some of a client's values of a round: spending would be too low."""
+        told: dict[int, dict[str, set[str]]] = {}
+        for release in releases:
+            if release.what in VALUES:
+                told.setdefault(release.round, {}).setdefault(release.client, set()).add(release.what)
         for line in self.read_lines():
-            if missing := [client for client in line.clients if (line.round, client) not in told]:
-                raise RunError(
-                    f"{self.ledger.name} is not whole: it has nothing of {missing[0]} in round {line.round}; "
-                    "bring back a copy"
-                )
+            sent = told.get(line.round, {})
+            kinds = set[str]().union(*sent.values())  # the same for all clients of a round
+            for client in line.clients:
+                missing = kinds - sent.get(client, set())
+                if missing or not kinds:
+                    what = f"no {min(missing)!r}" if client in sent else "nothing"
+                    raise RunError(
+                        f"{self.ledger.name} is not whole: it has {what} of {client} in round {line.round}; "
+                        "bring back a copy"
+                    )
 
     def save(self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]]) -> None:
         """Checkpoint the server, and each client with its learner's state."""

@@ -51,7 +51,7 @@ class History:
         frames = pack(aggregate)
         self.folder.mkdir(exist_ok=True)
         sizes = msgspec.json.encode([memoryview(frame).nbytes for frame in frames]) + b"\n"
-        write_whole(self._path(aggregate), lambda file: file.writelines([sizes, *frames]))
+        write_whole(self._path(aggregate), lambda file: file.writelines([sizes, *frames]), mode=0o600)
 
     def _load(self, path: Path) -> Aggregate:
         try:

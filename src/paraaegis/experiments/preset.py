@@ -20,11 +20,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from paraaegis.config import Config, as_toml, load_config, make_config
+from paraaegis.config import Config, as_toml, load_config, make_config, meant
 from paraaegis.errors import ConfigError
 
 
@@ -44,7 +44,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: list[Row]
     splits: dict[str, dict[str, Any]]
     config: dict[str, Any] = {}
-    seeds: tuple[int, ...] = (0,)
+    seeds: Annotated[tuple[int, ...], msgspec.Meta(min_length=1)] = (0,)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def read_preset(name: str) -> Preset:
     elif name in preset_names():
         content = (files("paraaegis.configs") / f"{name}.toml").read_bytes()
     else:
-        raise ConfigError(f"preset must be one of {', '.join(preset_names())} or a path, got {name!r}")
+        names = preset_names()
+        raise ConfigError(f"preset must be one of {', '.join(names)} or a path, got {name!r}{meant(name, names)}")
     try:
         return msgspec.convert(tomllib.loads(content.decode()), Preset)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -109,7 +110,12 @@ def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:
             for seed in row.seeds or preset.seeds:
                 changes = {**preset.splits[split], **row.set, "seed": seed}
                 assigned = [f"{key}={as_toml(value)}" for key, value in changes.items()]
-                cells.append(Cell(row.label, split, seed, make_config(preset.config, [*assigned, *settings])))
+                try:
+                    config = make_config(preset.config, [*assigned, *settings])
+                except ConfigError as error:
+                    beside = " with --set" if settings else ""
+                    raise ConfigError(f"row {row.label!r} in split {split!r}{beside}: {error}") from error
+                cells.append(Cell(row.label, split, seed, config))
     return _distinct(cells)
 
 
@@ -119,7 +125,7 @@ def _distinct(cells: list[Cell]) -> list[Cell]:
         if (other := known.setdefault(cell.folder, cell)) is not cell:
             raise ConfigError(
                 f"{other.label!r} and {cell.label!r} in split {cell.split!r}, seed {cell.seed}, would share the folder "
-                f"{cell.folder}; give one another label"
+                f"{cell.folder}; give one another label (or file name, or seed)"
             )
     return cells
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from paraaegis.config import Config
+from paraaegis.config import Config, load_config
 from paraaegis.errors import RunError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.wire import check_method, make_keys, resolve
@@ -97,8 +97,9 @@ def _with_samples(config: Config) -> Config:
 def spending(path: Path) -> Promise:
     """What the run in this folder has spent, by its ledger."""
     folder = RunFolder(path)
-    if (config := folder.read_config()) is None or not folder.ledger.exists():
+    if not folder.config.exists() or not folder.ledger.exists():
         raise RunError(f"{path} is not a run's folder with a config.toml and a ledger.jsonl")
+    config = load_config(folder.config)
     ledger = Ledger(budget(config), folder.ledger)
     folder.check_ledger(ledger.releases)
     found = _promise(config, ledger.releases)

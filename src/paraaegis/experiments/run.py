@@ -186,10 +186,18 @@ def _carry_out(
         if state.number % config.engine.checkpoint == 0 or state.number == config.federation.rounds:
             save(state)
 
-    for line in folder.read_lines():
-        on_line(line)
+    _replay(folder, on_line)
     engine.run(Desk(wired.plan, wired.server, server), keep_line, keep_state)
     return engine.states[evaluator].weights, server.stopped
+
+
+def _replay(folder: RunFolder, on_line: OnLine) -> None:
+    """Show the rounds of an earlier start."""
+    lines = folder.read_lines()
+    if lines:
+        _log.info("going on after round %d", lines[-1].round)
+    for line in lines:
+        on_line(line)
 
 
 def bytes_a_client(result: Result, config: Config) -> tuple[float, float]:

@@ -80,7 +80,8 @@ def check_method(config: Config, length: int) -> None:
     method, chosen = find_method(config.protect.method), profile(config.protect.profile)
     if method.encrypts and config.sampled > chosen.max_clients:
         raise ConfigError(
-            f"profile {chosen.name!r} sums up to {chosen.max_clients} clients, got {config.sampled} a round"
+            f"profile {chosen.name!r} sums up to {chosen.max_clients} clients, got {config.sampled} a round; lower "
+            "federation.clients or federation.fraction, or choose a method that does not encrypt"
         )
     if method.noisy:
         noise(config)

@@ -25,7 +25,7 @@ def split(
     if clients * minimum > labels.size:
         raise DataError(
             f"{clients} clients with at least {minimum} samples each need {clients * minimum}, "
-            f"the training set has {labels.size}; lower min_samples or clients"
+            f"the training set has {labels.size}; lower federation.clients, or set a lower federation.min_samples"
         )
     shares = _equal(labels, clients, rng) if how == "iid" else _dirichlet(labels, clients, alpha, rng)
     return [np.sort(share) for share in _top_up(shares, minimum)]

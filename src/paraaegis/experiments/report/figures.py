@@ -20,19 +20,19 @@ _SYMBOLS = {"*": "star", "v": "triangle-down", "<": "triangle-left", "s": "squar
 
 def figures(runs: Sequence[Run]) -> dict[str, Figure]:
     """All figures that these runs have data for, by title."""
-    found = {
-        "Accuracy against time": _scatter(runs, "seconds", [run.result.seconds for run in runs], timed=True),
-        "Accuracy against bytes": _scatter(
-            runs,
-            "MB a client and round, up and down",
-            [run.megabytes("up") + run.megabytes("down") for run in runs],
-        ),
-        "Accuracy by round": _lines(
-            runs, "accuracy, %", lambda run: [100 * line.metrics.get("accuracy", float("nan")) for line in run.lines]
-        ),
-        "Where the time goes": _phases(runs),
-        "Bytes by direction": _bytes(runs),
-    }
+    found: dict[str, Figure] = {}
+    splits = list(dict.fromkeys(run.split for run in runs))
+    for split in splits:  # accuracies on different data are no trade-off
+        some, beside = [run for run in runs if run.split == split], f", {split}" if len(splits) > 1 else ""
+        both = [run.megabytes("up") + run.megabytes("down") for run in some]
+        seconds = [run.result.seconds for run in some]
+        found[f"Accuracy against time{beside}"] = _scatter(some, "seconds", seconds, timed=True)
+        found[f"Accuracy against bytes{beside}"] = _scatter(some, "MB a client and round, up and down", both)
+    found["Accuracy by round"] = _lines(
+        runs, "accuracy, %", lambda run: [100 * line.metrics.get("accuracy", float("nan")) for line in run.lines]
+    )
+    found["Where the time goes"] = _phases(runs)
+    found["Bytes by direction"] = _bytes(runs)
     voting = [run for run in runs if any(line.agreement is not None for line in run.lines)]
     if voting:
         found["Ratio by round"] = _lines(voting, "r_t, %", lambda run: [100 * line.ratio for line in run.lines])
