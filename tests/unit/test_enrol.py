@@ -251,6 +251,20 @@ def test_no_command_prints_a_secret(monkeypatch, capsys, tmp_path):
     assert "fingerprint" in text
 
 
+def test_a_lead_is_shown_as_one_with_a_line_a_silo_that_it_approved(monkeypatch, capsys, tmp_path):
+    told = {name: KeyFolder(tmp_path / name).create() for name in ("client-1", "client-2")}
+    pairs = [word for name, fingerprint in told.items() for word in ("--approve", f"{name}={fingerprint}")]
+    assert call(monkeypatch, capsys, "lead", tmp_path / "lead", *pairs)[0] == 0
+    code, text = call(monkeypatch, capsys, "show", tmp_path / "lead")
+    assert (code, text.splitlines()[-3:]) == (0, [
+        "leads        yes",
+        f"approved     client-1  {told['client-1']}",
+        f"             client-2  {told['client-2']}",
+    ])  # fmt: skip
+    code, text = call(monkeypatch, capsys, "lead", tmp_path / "lead", "--approve", f"foo={told['client-1']}")
+    assert (code, text) == (2, "error: silos are called client-0, client-1 and so on, got 'foo'\n")
+
+
 def test_a_folder_that_others_can_read_is_refused_with_the_command_that_helps(monkeypatch, capsys, tmp_path):
     deal(tmp_path / "dealt", 1)
     (tmp_path / "dealt" / "client-0" / "identity").chmod(0o644)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -67,6 +68,8 @@ def lead(
     pairs = [text.partition("=") for text in approve or []]
     if odd := ["".join(pair) for pair in pairs if not (pair[0] and pair[2])]:
         raise ConfigError(f"--approve takes NAME=FINGERPRINT, got {odd[0]!r}")
+    if wrong := [name for name, _, _ in pairs if not re.fullmatch(r"client-(0|[1-9]\d*)", name)]:
+        raise ConfigError(f"silos are called client-0, client-1 and so on, got {wrong[0]!r}")
     fingerprint = KeyFolder(folder).approve({name: value for name, _, value in pairs}, profile, take_over)
     print_json({"fingerprint": fingerprint}) if as_json else typer.echo(fingerprint)
 
@@ -101,4 +104,4 @@ def show(folder: Annotated[Path, typer.Argument(help="A key folder.")], as_json:
         if value := getattr(shown, name):
             lines = [f"{key}  {told}" for key, told in value.items()] if isinstance(value, dict) else [value]
             for index, line in enumerate(lines):
-                typer.echo(f"{'' if index else name:12} {line}")
+                typer.echo(f"{'' if index else name:12} {'yes' if line is True else line}")

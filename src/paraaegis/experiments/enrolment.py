@@ -36,6 +36,7 @@ class Shown(msgspec.Struct, kw_only=True, omit_defaults=True):
     key_id: str = ""
     profile: str = ""
     ckks_id: str = ""
+    leads: bool = False
     approved: dict[str, str] = {}  # fingerprints by silo, at a lead
     lead: str = ""  # the fingerprint of the silo that this one takes secrets from
 
@@ -170,7 +171,7 @@ class KeyFolder:
 
     def show(self) -> Shown:
         """What lies here, without any secret."""
-        shown = Shown(folder=str(self.path), approved=self.approved(), lead=self.lead)
+        shown = Shown(folder=str(self.path), leads=self.leads, approved=self.approved(), lead=self.lead)
         if self.identity.exists():
             shown.fingerprint = fingerprint_of(self.public)
         if self.keys.exists():

@@ -114,7 +114,8 @@ class TorchLearner:
         check_length(delta, self._initial.size)
         step = delta
         if self._server_lr != 1:
-            step = np.multiply(delta, self._server_lr, dtype=np.float32)
+            with np.errstate(over="ignore"):  # infinity is refused, with a reason, once it has been trained on
+                step = np.multiply(delta, self._server_lr, dtype=np.float32)
             for where in self._statistics:
                 step[where] = delta[where]
         model: Vector = np.add(weights, step, dtype=np.float32)
