@@ -7,7 +7,8 @@ import hashlib
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -23,6 +24,7 @@ Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
 MOST = 1e30  # beyond it a float32 soon overflows
+HERE = ("engine.", "data.folder")  # keys that say how and where a run runs, and change no result
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -167,10 +169,17 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     settings = list(settings)
-    try:
+    with naming(path, settings):
         return make_config(raw, settings)
+
+
+@contextmanager
+def naming(where: object, settings: Collection[str]) -> Iterator[None]:
+    """Let a refusal say where it comes from: a file or a row, perhaps changed by settings."""
+    try:
+        yield
     except ConfigError as error:
-        raise ConfigError(f"{path}{' with --set' if settings else ''}: {error}") from error
+        raise ConfigError(f"{where}{' as changed' if settings else ''}: {error}") from error
 
 
 def make_config(raw: Mapping[str, Any], settings: Iterable[str] = ()) -> Config:

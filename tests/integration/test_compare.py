@@ -172,6 +172,16 @@ def test_a_damaged_cell_says_how_to_redo_it_alone(preset, tmp_path):
     assert json.loads(result.read_bytes())["metrics"] == json.loads(whole)["metrics"]
 
 
+def test_what_lies_in_a_cells_place_is_not_advised_to_be_removed(preset, tmp_path):
+    cells, out = cells_of(read_preset(str(preset))), tmp_path / "out"
+    compare("small", cells, out, False, silent)
+    shutil.rmtree(out / cells[1].folder)
+    (out / cells[1].folder).mkdir()
+    (out / cells[1].folder / "thesis.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"is not a run's folder: it holds thesis\.txt; choose another --out$"):
+        compare("small", cells, out, False, silent)
+
+
 @pytest.mark.parametrize(("settings", "title"), [
     (["federation.rounds=3", "seed=1"], "12 rounds (federation.rounds=3, seed=1)"),
     (["data.folder=somewhere", "engine.workers=2"], "12 rounds"),

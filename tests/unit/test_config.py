@@ -123,7 +123,7 @@ def test_a_key_in_the_wrong_table_is_pointed_to_its_own(setting, hint):
     assert f"did you mean {hint!r}?" in refusal(setting)
 
 
-@pytest.mark.parametrize(("settings", "told"), [((), "typo.toml: unknown key"), (["seed=1"], "typo.toml with --set: ")])
+@pytest.mark.parametrize(("settings", "told"), [((), "typo.toml: unknown key"), (["seed=1"], "typo.toml as changed: ")])
 def test_a_refusal_names_the_file(settings, told, tmp_path):
     (tmp_path / "typo.toml").write_text("[protect]\nmetod = 'fedavg'\n")
     with pytest.raises(ConfigError, match=told):

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from paraaegis.cli.options import Json, say_measured
+from paraaegis.config import HERE
 from paraaegis.errors import ConfigError, RunError
 
 
@@ -69,5 +70,5 @@ def compare(
 
 def titled(title: str, settings: list[str]) -> str:
     """With the settings that change results: a preset's title may tell what they replace."""
-    told = [setting for setting in settings if not setting.strip().startswith(("data.folder", "engine."))]
+    told = [setting for setting in settings if not setting.strip().startswith(HERE)]
     return f"{title} ({', '.join(told)})" if told else title

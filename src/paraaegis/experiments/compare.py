@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from paraaegis.errors import BusyError, RunError, UpdateError
+from paraaegis.errors import RunError, UpdateError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.preset import Cell
 from paraaegis.experiments.run import OnLine, Result, bytes_a_client, check_config, read_done, run
@@ -40,10 +40,11 @@ def compare(
                 run(cell.config, out / cell.folder, fresh, show)
         except UpdateError as error:  # a result of its own kind: the others are not held up
             diverged[cell.folder] = str(error)
-        except BusyError:
-            raise
         except RunError as error:
-            raise RunError(f"{error}{_alone(out / cell.folder)}") from error
+            if "--fresh" not in str(error):
+                raise
+            alone = f"of a comparison, all cells; for this one alone, remove {out / cell.folder} and go on"
+            raise RunError(f"{error} ({alone})") from error
     done = {cell.folder: row_of(cell, result) for cell in cells if (result := _result(cell, out)) is not None}
     lost = {cell.folder for cell in cells} - done.keys()
     rows, diverged = list(done.values()), {name: why for name, why in diverged.items() if name in lost}
@@ -53,13 +54,6 @@ def compare(
     write_whole(out / "table.json", lambda file: file.write(msgspec.json.format(msgspec.json.encode(table), indent=2)))
     write_whole(out / "table.md", lambda file: file.write(markdown(table).encode()))
     return table
-
-
-def _alone(folder: Path) -> str:
-    """How to redo one cell, where it may be started over: --fresh is for all of them."""
-    if not RunFolder(folder).may_start_over:
-        return ""
-    return f" (of a comparison, all cells; for this one alone, remove {folder} and go on)"
 
 
 def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> dict[str, str]:

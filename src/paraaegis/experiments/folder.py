@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 import tomli_w
 
-from paraaegis.config import Config, load_config
+from paraaegis.config import HERE, Config, load_config
 from paraaegis.errors import BusyError, ParaAegisError, RunError
 from paraaegis.experiments.history import History
 from paraaegis.files import write_whole
@@ -133,13 +133,12 @@ class RunFolder:
     @property
     def remedy(self) -> str:
         """What to do where a file is damaged: starting over must not forget what was spent."""
-        if self.may_start_over:
+        if self._may_start_over:
             return "--fresh starts over"
         return "bring back a copy, or choose another --out and count what both runs spend"
 
     @property
-    def may_start_over(self) -> bool:
-        """Whether that would forget nothing that was really spent."""
+    def _may_start_over(self) -> bool:
         try:
             self._keep_what_was_spent()
         except RunError:
@@ -153,11 +152,11 @@ class RunFolder:
         try:
             found = load_config(self.config).filled(config)
         except ParaAegisError as error:
-            raise RunError(f"{self.config} cannot be read ({error}); {self.remedy}") from error
+            raise RunError(f"{error}; {self.remedy}") from error  # which names the file
         differing = list(_differences(msgspec.to_builtins(found), msgspec.to_builtins(config)))
-        differing = [text for text in differing if not text.startswith(("engine.", "data.folder"))]
+        differing = [text for text in differing if not text.startswith(HERE)]
         if differing:
-            over = ", or --fresh to start over" if self.may_start_over else ""
+            over = ", or --fresh to start over" if self._may_start_over else ""
             raise RunError(
                 f"{self.path} holds a run of another configuration: {'; '.join(differing)}; choose another --out{over}"
             )

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from paraaegis.config import Config, as_toml, load_config, make_config, meant
+from paraaegis.config import Config, as_toml, load_config, make_config, meant, naming
 from paraaegis.errors import ConfigError
 
 
@@ -110,12 +110,8 @@ def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:
             for seed in row.seeds or preset.seeds:
                 changes = {**preset.splits[split], **row.set, "seed": seed}
                 assigned = [f"{key}={as_toml(value)}" for key, value in changes.items()]
-                try:
-                    config = make_config(preset.config, [*assigned, *settings])
-                except ConfigError as error:
-                    beside = " with --set" if settings else ""
-                    raise ConfigError(f"row {row.label!r} in split {split!r}{beside}: {error}") from error
-                cells.append(Cell(row.label, split, seed, config))
+                with naming(f"row {row.label!r} in split {split!r}", settings):
+                    cells.append(Cell(row.label, split, seed, make_config(preset.config, [*assigned, *settings])))
     return _distinct(cells)
 
 

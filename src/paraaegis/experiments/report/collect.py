@@ -84,6 +84,14 @@ class Run:
         return (up if direction == "up" else down) / 1e6
 
 
+def by_split(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs by the split of their data."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.split, []).append(run)
+    return found
+
+
 def collect(paths: Iterable[Path], running: bool = False) -> tuple[list[Run], list[str]]:
     """All complete runs in or right below these folders, and a sentence about each that cannot be shown.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paraaegis.experiments.report.collect import Run
+from paraaegis.experiments.report.collect import Run, by_split
 from paraaegis.experiments.report.looks import OTHER, STYLES
 
 Figure = dict[str, Any]
@@ -21,9 +21,9 @@ _SYMBOLS = {"*": "star", "v": "triangle-down", "<": "triangle-left", "s": "squar
 def figures(runs: Sequence[Run]) -> dict[str, Figure]:
     """All figures that these runs have data for, by title."""
     found: dict[str, Figure] = {}
-    splits = list(dict.fromkeys(run.split for run in runs))
-    for split in splits:  # accuracies on different data are no trade-off
-        some, beside = [run for run in runs if run.split == split], f", {split}" if len(splits) > 1 else ""
+    splits = by_split(runs)
+    for split, some in splits.items():  # accuracies on different data are no trade-off
+        beside = f", {split}" if len(splits) > 1 else ""
         both = [run.megabytes("up") + run.megabytes("down") for run in some]
         seconds = [run.result.seconds for run in some]
         found[f"Accuracy against time{beside}"] = _scatter(some, "seconds", seconds, timed=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from paraaegis.experiments.report.collect import Run
+from paraaegis.experiments.report.collect import Run, by_split
 from paraaegis.experiments.report.figures import pareto
 from paraaegis.experiments.report.findings import headline, notes, over_seeds, results
 from paraaegis.experiments.report.looks import OTHER, STYLES
@@ -23,12 +23,11 @@ def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    splits = list(dict.fromkeys(run.split for run in runs))
+    splits = by_split(runs)
     figure, panels = plt.subplots(
         len(splits), 2, figsize=(11, 0.6 + 3.2 * len(splits)), sharey=True, squeeze=False, layout="constrained"
     )
-    for (left, right), split in zip(panels, splits, strict=True):
-        chosen = [run for run in runs if run.split == split]
+    for (left, right), (split, chosen) in zip(panels, splits.items(), strict=True):
         hollow = " (hollow: beside other work, not comparable)" if any(run.shared for run in chosen) else ""
         draw(left, chosen, [run.result.seconds for run in chosen], f"seconds{hollow}", timed=True)
         both = [run.megabytes("up") + run.megabytes("down") for run in chosen]
