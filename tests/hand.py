@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
+from paraaegis.crypto.mac import add_tags
+from paraaegis.protocol.binding import prove_count
 from paraaegis.protocol.client import start, step
 from paraaegis.protocol.desk import Desk, Exchange, Reply
-from paraaegis.protocol.messages import Aggregate, Begin, Elected, Finish, Frames, Message, pack, unpack
+from paraaegis.protocol.messages import Aggregate, Begin, Elected, Finish, Frames, Message, Upload, pack, unpack
+from paraaegis.protocol.once import Once
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import Line, ServerState
 from paraaegis.protocol.voting import Tally, pack_positions
-from paraaegis.types import Vector
+from paraaegis.types import Blob, Vector
 from toy import configure, learners_of, wired_of
 
 Answer = Callable[[], Frames]
@@ -28,23 +32,29 @@ class Hand:
         config = configure(f"federation.clients={len(self.learners)}", f"federation.rounds={rounds}", *settings)
         self.wired = wired_of(config, self.learners)
         self.plan = self.wired.plan
-        self.silos = {name: replace(silo, simulated=False) for name, silo in self.wired.silos.items()}
+        self.silos = {
+            name: replace(silo, simulated=False, once=Once(), deltas=Once()) for name, silo in self.wired.silos.items()
+        }
         self.states = {name: start(silo) for name, silo in self.silos.items()}
         self.weights = {name: self.plan.weight(learner.samples) for name, learner in self.learners.items()}
 
-    @property
-    def total(self) -> int:
-        return sum(self.weights.values())
+        self._proofs = {name: prove_count(silo) for name, silo in self.silos.items()}
+
+    def counts(self, client: str) -> dict:
+        """What a client must be told of the others' weights."""
+        if self.plan.uniform:
+            return {}
+        return {"counts": self.weights, "proofs": {name: p[client] for name, p in self._proofs.items() if client in p}}
 
     def send(self, client: str, message: Message) -> Message:
-        """One message over the wire and back; the client's new state is kept."""
+        """One message over the wire and back; the client's new state is kept. Counts are added where they are due."""
+        if isinstance(message, Begin | Finish) and not (message.counts or self.states[client].counts.size):
+            message = msgspec.structs.replace(message, **self.counts(client))
         self.states[client], reply = step(self.silos[client], self.states[client], unpack(pack(message)))
         return unpack(pack(reply))
 
     def begin(self, number: int, *aggregates: Aggregate, attempt: int = 0, **changed) -> Begin:
-        where, heaviest = self.plan.where(number, attempt), max(self.weights.values())
-        fields = {"where": where, "total": self.total, "heaviest": heaviest, "aggregates": aggregates} | changed
-        return Begin(**fields)
+        return Begin(**{"where": self.plan.where(number, attempt), "aggregates": aggregates} | changed)
 
     def elect(self, number: int, ballots: Sequence[Message], attempt: int = 0) -> Elected:
         tally = Tally(self.plan.k(number), self.plan.length)
@@ -53,10 +63,16 @@ class Hand:
         return Elected(where=self.plan.where(number, attempt), positions=pack_positions(tally.elect()))
 
     def finish(self, *aggregates: Aggregate) -> Finish:
-        heaviest = max(self.weights.values())
-        return Finish(
-            where=self.plan.where(self.plan.rounds), total=self.total, heaviest=heaviest, aggregates=aggregates
-        )
+        return Finish(where=self.plan.where(self.plan.rounds), aggregates=aggregates)
+
+    def sum(self, number: int, uploads: Mapping[str, Upload], positions: Blob | None = None) -> Aggregate:
+        """What an honest server makes of these uploads."""
+        total = self.wired.server.open(self.plan.length, self.plan.k(number))
+        for upload in uploads.values():
+            total.add(upload.payload)
+        nonces, tags = [one.nonce for one in uploads.values()], [one.tag for one in uploads.values()]
+        attempt = next(iter(uploads.values())).where.attempt
+        return Aggregate(number, attempt, tuple(uploads), positions, total.close(), tuple(nonces), add_tags(tags))
 
     def round(
         self,
@@ -76,11 +92,7 @@ class Hand:
             replies = {client: self.send(client, elected) for client in clients}
         if not counted:
             return Aggregate(number, 0)
-        total = self.wired.server.open(self.plan.length, self.plan.k(number))
-        for client in counted:
-            total.add(replies[client].payload)
-        weight = sum(self.weights[client] for client in counted)
-        return Aggregate(number, 0, weight, tuple(counted), positions, total.close())
+        return self.sum(number, {client: replies[client] for client in counted}, positions)
 
 
 class Served:

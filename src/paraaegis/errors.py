@@ -8,7 +8,9 @@
     │   └── KeyFileError   a key file that is missing, readable by others or damaged
     ├── PrivacyError       a guarantee that cannot be given, or a budget that is spent
     ├── ProtocolError      a message that does not belong here: version, run, round, phase, length, method
-    │   └── DriftError     clients whose order or model differ
+    │   ├── DriftError     clients whose order or model differ
+    │   ├── ForgedError    a sum, share, model or sample count that its key does not confirm
+    │   └── LostTrustError too many clients whose checks failed for the run to continue
     └── RunError           a run folder that belongs to another configuration or is damaged
         └── BusyError      one in which another process is at work
 
@@ -52,6 +54,20 @@ class ProtocolError(ParaAegisError):
 
 class DriftError(ProtocolError):
     """Clients whose secret order or model differ, so that their values must not be mixed."""
+
+
+class ForgedError(ProtocolError):
+    """Something that its key does not confirm. One text for every cause: what failed would help a forger."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a check of what the server passed on failed, so this client takes no further part in the run: the server "
+            "or a client that helps it may be lying; find out why, and make new keys before the next run"
+        )
+
+
+class LostTrustError(ProtocolError):
+    """Too many clients ended the run for it to continue, because their checks of what the server passed on failed."""
 
 
 class RunError(ParaAegisError):

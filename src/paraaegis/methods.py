@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from paraaegis.config import Config, meant
 from paraaegis.crypto import lwe
 from paraaegis.crypto.ckks import Secret, profile
-from paraaegis.crypto.keys import FederationKeys, derive
+from paraaegis.crypto.keys import FederationKeys
 from paraaegis.crypto.pool import Pool, SecretPool
-from paraaegis.crypto.shamir import thresholds
 from paraaegis.errors import ConfigError
 from paraaegis.privacy.budget import inside_noise, noise
 from paraaegis.protocol.carriers import Ckks, Plain
@@ -63,9 +62,8 @@ class Materials:
     @property
     def lwe(self) -> LweHalf:
         """Masked by LWE, with the error as the noise."""
-        federation, group = self.config.federation, derive(self.keys.vote, "seal", self.run)
-        colluders = self.config.privacy.colluders
-        return LweHalf(self.run, self.config.protect.lwe, noise(self.config), federation.quorum, colluders, group)
+        quorum, colluders = self.config.federation.quorum, self.config.privacy.colluders
+        return LweHalf(self.run, self.config.protect.lwe, noise(self.config), quorum, colluders)
 
     @property
     def _carrier(self) -> Ckks:
@@ -181,20 +179,27 @@ def check_inside(config: Config) -> None:
     inside_noise(config, noised_parts(config))
 
 
+def least_quorum(config: Config) -> int:
+    """The smallest quorum at which lwe-secagg keeps its promise; 0 for other methods. It may exceed the clients."""
+    if config.protect.method != "lwe-secagg":
+        return 0
+    colluders = config.privacy.colluders
+    return max((config.sampled + colluders) // 2 + 1, colluders + lwe.FORMS[config.protect.lwe].least_honest)
+
+
 def check_shares(config: Config, length: int) -> None:
     """Refuse what lwe-secagg cannot do: no noise, noise too small to hide, or a quorum that shares cannot serve."""
     if math.isinf(config.privacy.epsilon):
         raise ConfigError("lwe-secagg is secure by its noise: privacy.epsilon must be finite")
     quorum, colluders = config.federation.quorum, config.privacy.colluders
-    if colluders > (most := thresholds(config.sampled, quorum).privacy):
+    if quorum < (least := least_quorum(config)):
+        form = lwe.FORMS[config.protect.lwe]
         raise ConfigError(
-            f"lwe-secagg shares its secrets so that up to {most} of {config.sampled} clients learn nothing together; "
-            f"privacy.colluders must not be more, got {colluders}"
-        )
-    if 2 * quorum <= config.sampled + colluders:
-        raise ConfigError(
-            f"lwe-secagg needs a quorum over half of its {config.sampled} clients and {colluders} colluders together, "
-            f"got {quorum}: otherwise two sets of survivors could be asked for, whose difference reveals a client"
+            f"lwe-secagg in {form.name} form with {config.sampled} clients per round, {colluders} of whom may help the "
+            f"server, needs federation.quorum = {least} or more, got {quorum}. Every sum needs {form.least_honest} "
+            "honest clients, or the sum of their secrets tells too much about one of them, and two groups of clients "
+            "must not be able to open two different sums. Raise the quorum or use more clients"
+            + (", or protect.lwe = 'matrix'" if form.name == "ring" else "")
         )
     gaussian = noise(config)
     for sigma in (min(gaussian.sigmas), max(gaussian.sigmas)):  # weights scale both alike, so they do not matter here

@@ -1,13 +1,17 @@
 """lwe-secagg through the whole protocol, with every message on the way."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from paraaegis.crypto import lwe
-from paraaegis.errors import ConfigError, CryptoError, ProtocolError
+from paraaegis.errors import ConfigError, ProtocolError
 from paraaegis.protocol import client
+from paraaegis.protocol.binding import prove_count
 from paraaegis.protocol.desk import Desk, Reply
-from paraaegis.protocol.messages import Begin, ShareSum, Survivors, Upload, pack, unpack
+from paraaegis.protocol.lwe_round import _purpose
+from paraaegis.protocol.messages import Begin, Ended, ShareSum, Survivors, Upload, pack, unpack
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
 from paraaegis.types import Blob
@@ -33,7 +37,7 @@ class Wire:
                 yield Reply(name, pack(reply))
 
 
-def run(updates, *settings, loses=lambda _name, _message: False, quorum=3):
+def run(updates, *settings, loses=lambda _name, _message: False, quorum=5):
     learners = learners_of(updates)
     config = configure(*SETTINGS, f"federation.clients={len(learners)}", f"federation.quorum={quorum}",
                        "federation.rounds=1", *settings)  # fmt: skip
@@ -50,7 +54,7 @@ def recorded_noise(monkeypatch):
 
     def record(*arguments):
         drawn.append(real(*arguments))
-        return drawn[-1]
+        return drawn[-1].copy()  # which the values are added to
 
     monkeypatch.setattr(lwe, "error", record)
     return drawn
@@ -73,35 +77,35 @@ def expected_sum(wired, updates, survivors, noise):
 @pytest.mark.parametrize("form", ["ring", "matrix"])
 def test_the_sum_is_the_plain_sum_plus_the_recorded_noise(monkeypatch, form):
     noise = recorded_noise(monkeypatch)
-    updates = rng.normal(size=(4, 1500)).astype(np.float32) / 10
+    updates = rng.normal(size=(6, 1500)).astype(np.float32) / 10
     wired, wire, _, _ = run(updates, f"protect.lwe={form}")
-    total, scale = expected_sum(wired, updates, range(4), noise)
+    total, scale = expected_sum(wired, updates, range(6), noise)
     np.testing.assert_array_equal(wire.states["client-0"].weights, (total / scale).astype(np.float32))
 
 
 def test_a_client_gone_after_the_upload_stays_in_the_sum(monkeypatch):
     noise = recorded_noise(monkeypatch)
-    updates = rng.normal(size=(4, 300)).astype(np.float32) / 10
+    updates = rng.normal(size=(6, 300)).astype(np.float32) / 10
     lost = lambda name, message: name == "client-2" and isinstance(message, ShareSum)  # noqa: E731
     wired, wire, lines, _ = run(updates, loses=lost)
-    assert lines[0].clients == ["client-0", "client-1", "client-2", "client-3"]
+    assert lines[0].clients == ["client-0", "client-1", "client-2", "client-3", "client-4", "client-5"]
     assert "client-2" in lines[0].dropped
-    total, scale = expected_sum(wired, updates, range(4), noise)
+    total, scale = expected_sum(wired, updates, range(6), noise)
     np.testing.assert_array_equal(wire.states["client-0"].weights, (total / scale).astype(np.float32))
 
 
 def test_a_client_gone_before_the_upload_is_not_in_the_sum(monkeypatch):
     noise = recorded_noise(monkeypatch)
-    updates = rng.normal(size=(4, 300)).astype(np.float32) / 10
-    lost = lambda name, message: name == "client-3" and isinstance(message, Upload)  # noqa: E731
+    updates = rng.normal(size=(6, 300)).astype(np.float32) / 10
+    lost = lambda name, message: name == "client-5" and isinstance(message, Upload)  # noqa: E731
     wired, wire, lines, _ = run(updates, loses=lost)
-    assert lines[0].clients == ["client-0", "client-1", "client-2"]
-    total, scale = expected_sum(wired, updates, range(3), noise)
-    np.testing.assert_array_equal(wire.states["client-0"].weights, (total / scale * (40 / 30)).astype(np.float32))
+    assert lines[0].clients == ["client-0", "client-1", "client-2", "client-3", "client-4"]
+    total, scale = expected_sum(wired, updates, range(5), noise)
+    np.testing.assert_array_equal(wire.states["client-0"].weights, (total / scale * (60 / 50)).astype(np.float32))
 
 
 def test_with_fewer_shares_than_needed_the_round_fails_and_reveals_nothing():
-    updates = rng.normal(size=(4, 300)).astype(np.float32)
+    updates = rng.normal(size=(6, 300)).astype(np.float32)
     lost = lambda name, message: name in ("client-1", "client-2") and isinstance(message, ShareSum)  # noqa: E731
     _, wire, lines, states = run(updates, loses=lost)
     assert lines[0].clients == []
@@ -115,9 +119,9 @@ def test_no_share_is_sent_unsealed(monkeypatch):
 
     real = lwe_round.share
     monkeypatch.setattr(lwe_round, "share", lambda *a: rows.append(real(*a)) or rows[-1])
-    _, wire, _, _ = run(rng.normal(size=(4, 300)).astype(np.float32))
+    _, wire, _, _ = run(rng.normal(size=(6, 300)).astype(np.float32))
     uploads = b"".join(bytes(frame) for _, reply in wire.replies for frame in pack(reply) if isinstance(reply, Upload))
-    assert len(rows) == 4
+    assert len(rows) == 6
     for row in np.concatenate(rows):
         assert row.astype("<u4").tobytes()[:64] not in uploads
 
@@ -128,52 +132,54 @@ def asked(survivors, wired, wire):
     return Survivors(
         where=wired.plan.where(1),
         clients=tuple(survivors),
-        shares={sender: uploads[sender].shares["client-0"] for sender in survivors},
+        shares={sender: uploads[sender].shares["client-0"] for sender in survivors if sender != "client-0"},
     )
+
+
+def begin(wired, name, attempt=0):
+    """What an honest server tells this client."""
+    proofs = {other: prove_count(silo)[name] for other, silo in wired.silos.items() if other != name}
+    counts = {other: silo.learner.samples for other, silo in wired.silos.items()}
+    return Begin(where=wired.plan.where(1, attempt), aggregates=(), counts=counts, proofs=proofs)
 
 
 def sent(updates):
     """Clients that have uploaded and not yet been asked for shares."""
     learners = learners_of(updates)
-    config = configure(*SETTINGS, "federation.clients=4", "federation.quorum=3", "federation.rounds=1")
+    config = configure(*SETTINGS, "federation.clients=6", "federation.quorum=5", "federation.rounds=1")
     wired = wired_of(config, learners)
     wire = Wire(wired)
-    publics = {name: silo.identity[1] for name, silo in wired.silos.items()}
-    begin = Begin(where=wired.plan.where(1), total=40, aggregates=(), heaviest=10, publics=publics)
     for name, silo in wired.silos.items():
-        wire.states[name], reply = client.step(silo, wire.states[name], begin)
+        wire.states[name], reply = client.step(silo, wire.states[name], begin(wired, name))
         wire.replies.append((name, reply))
     return wired, wire
 
 
 def test_a_client_answers_one_share_request_a_round_for_one_set():
-    wired, wire = sent(rng.normal(size=(4, 50)).astype(np.float32))
+    wired, wire = sent(rng.normal(size=(6, 50)).astype(np.float32))
     silo, names = wired.silos["client-0"], list(wired.silos)
     state, _ = client.step(silo, wire.states["client-0"], asked(names, wired, wire))
     with pytest.raises(ProtocolError, match="answered once"):
-        client.step(silo, state, asked(names[:3], wired, wire))
+        client.step(silo, state, asked(names[:5], wired, wire))
 
 
-@pytest.mark.parametrize("survivors", [["client-0", "client-1"], ["client-1", "client-2", "client-3"]])
+@pytest.mark.parametrize(
+    "survivors", [["client-0", "client-1", "client-2", "client-3"], [f"client-{i}" for i in range(1, 6)]]
+)
 def test_a_set_below_the_quorum_or_without_oneself_is_refused(survivors):
-    wired, wire = sent(rng.normal(size=(4, 50)).astype(np.float32))
+    wired, wire = sent(rng.normal(size=(6, 50)).astype(np.float32))
     with pytest.raises(ProtocolError):
         client.step(wired.silos["client-0"], wire.states["client-0"], asked(survivors, wired, wire))
 
 
 def test_a_share_sealed_without_the_clients_group_secret_is_refused():
-    wired, wire = sent(rng.normal(size=(4, 50)).astype(np.float32))
-    from paraaegis.crypto.sealing import seal
-    from paraaegis.types import Blob
-
+    wired, wire = sent(rng.normal(size=(6, 50)).astype(np.float32))
     request = asked(list(wired.silos), wired, wire)
-    silo = wired.silos["client-0"]
-    context = silo.half._context(request.where, "client-1", "client-0")
-    forged = {**request.shares, "client-1": Blob(seal(silo.identity[1], bytes(4 * 1024), context))}
-    with pytest.raises(CryptoError):
-        client.step(
-            silo, wire.states["client-0"], Survivors(where=request.where, clients=request.clients, shares=forged)
-        )
+    silo, state = wired.silos["client-0"], wire.states["client-0"]
+    outsider = replace(wired.silos["client-1"], vote_key=bytes(32))
+    share = outsider.seal_to("client-0", bytes(4 * 1024), *_purpose(silo, state))
+    forged = Survivors(where=request.where, clients=request.clients, shares={**request.shares, "client-1": Blob(share)})
+    assert isinstance(client.step(silo, state, forged)[1], Ended)
 
 
 def test_secret_and_error_are_fresh_for_every_attempt(monkeypatch):
@@ -182,32 +188,21 @@ def test_secret_and_error_are_fresh_for_every_attempt(monkeypatch):
 
     real = lwe_round.share
     monkeypatch.setattr(lwe_round, "share", lambda secret, *rest: secrets.append(secret) or real(secret, *rest))
-    learners = learners_of(np.zeros((4, 200), dtype=np.float32))
-    wired = wired_of(configure(*SETTINGS, "federation.clients=4", "federation.rounds=2"), learners)
+    learners = learners_of(np.zeros((6, 200), dtype=np.float32))
+    wired = wired_of(configure(*SETTINGS, "federation.clients=6", "federation.rounds=2"), learners)
     silo = wired.silos["client-0"]
-    publics = {name: other.identity[1] for name, other in wired.silos.items()}
     state = client.start(silo)
     for attempt in range(2):
-        begin = Begin(where=wired.plan.where(1, attempt), total=40, aggregates=(), heaviest=10, publics=publics)
-        state, _ = client.step(silo, state, begin)
+        state, _ = client.step(silo, state, begin(wired, "client-0", attempt))
     assert (noise[0] != noise[1]).any()
     assert (secrets[0] != secrets[1]).any()
 
 
-def test_a_server_that_names_fewer_members_is_refused():
-    """Fewer holders would lower the number of shares that reveal a secret."""
-    wired, wire = sent(rng.normal(size=(4, 50)).astype(np.float32))
-    publics = {name: silo.identity[1] for name, silo in list(wired.silos.items())[:3]}
-    begin = Begin(where=wired.plan.where(1, 1), total=40, aggregates=(), heaviest=10, publics=publics)
-    with pytest.raises(ProtocolError, match="has the members"):
-        client.step(wired.silos["client-0"], wire.states["client-0"], begin)
-
-
 @pytest.mark.parametrize("spoilt", [b"", b"123", bytes(8)])
 def test_a_malformed_share_sum_drops_its_client_and_not_the_run(spoilt):
-    updates = rng.normal(size=(4, 300)).astype(np.float32)
+    updates = rng.normal(size=(6, 300)).astype(np.float32)
     learners = learners_of(updates)
-    config = configure(*SETTINGS, "federation.clients=4", "federation.quorum=3", "federation.rounds=1")
+    config = configure(*SETTINGS, "federation.clients=6", "federation.quorum=5", "federation.rounds=1")
     wired = wired_of(config, learners)
     honest, lines = Wire(wired), []
 
@@ -220,12 +215,12 @@ def test_a_malformed_share_sum_drops_its_client_and_not_the_run(spoilt):
 
     drive(serve(Desk(wired.plan, wired.server, ServerState())), carry, lines.append, lambda _: None)
     assert "share sum" in lines[0].dropped["client-1"]
-    assert len(lines[0].clients) == 4
+    assert len(lines[0].clients) == 6
 
 
 def test_a_wrong_share_sum_aborts_the_round_and_not_the_run():
-    learners = learners_of(rng.normal(size=(4, 300)).astype(np.float32))
-    config = configure(*SETTINGS, "federation.clients=4", "federation.quorum=3", "federation.rounds=1")
+    learners = learners_of(rng.normal(size=(6, 300)).astype(np.float32))
+    config = configure(*SETTINGS, "federation.clients=6", "federation.quorum=5", "federation.rounds=1")
     wired = wired_of(config, learners)
     honest, lines = Wire(wired), []
 
@@ -248,21 +243,15 @@ def test_lwe_without_noise_is_refused_before_any_work():
         play(np.zeros((4, 10)), "protect.method=lwe-secagg")
 
 
-def test_a_quorum_that_shares_cannot_serve_is_refused():
-    with pytest.raises(CryptoError, match="quorum"):
-        play(np.zeros((4, 10)), *SETTINGS, "federation.quorum=2")
+def test_a_default_quorum_is_one_that_shares_can_serve():
+    """Four fifths of five clients would be four, of which one may collude: three honest ones are too few."""
+    config = configure(*SETTINGS, "federation.clients=5", "federation.rounds=1")
+    assert wired_of(config, learners_of(np.zeros((5, 20), dtype=np.float32))).plan.quorum == 5
 
 
-def test_a_quorum_that_two_disjoint_enough_sets_could_reach_is_refused():
+@pytest.mark.parametrize(("colluders", "quorum"), [(2, 6), (1, 5), (7, 10)])
+def test_a_quorum_that_shares_cannot_serve_is_refused(colluders, quorum):
     """Of ten clients, two sets of six differ by enough for the server and two colluders to unmask one client."""
-    settings = (*SETTINGS, "federation.clients=10", "federation.rounds=1", "privacy.colluders=2", "federation.quorum=6")
-    with pytest.raises(ConfigError, match="a quorum over half of its 10 clients and 2 colluders"):
-        wired_of(configure(*settings), learners_of(np.zeros((10, 20), dtype=np.float32)))
-
-
-def test_more_colluders_than_shares_hide_from_are_refused():
-    """Six of ten hold one share more than says nothing, and each further share is an equation on ternary secrets."""
-    settings = (*SETTINGS, "federation.clients=10", "federation.rounds=1", "federation.quorum=10")
-    wired_of(configure(*settings, "privacy.colluders=5"), learners_of(np.zeros((10, 20), dtype=np.float32)))
-    with pytest.raises(ConfigError, match=r"up to 5 of 10 clients learn nothing together; .* got 6"):
-        wired_of(configure(*settings, "privacy.colluders=6"), learners_of(np.zeros((10, 20), dtype=np.float32)))
+    settings = (f"privacy.colluders={colluders}", f"federation.quorum={quorum}")
+    with pytest.raises(ConfigError, match=r"needs federation\.quorum = "):
+        play(np.zeros((10, 20)), *SETTINGS, *settings)

@@ -1,6 +1,7 @@
 """A client trusts its own configuration: what contradicts it is refused, and an error changes nothing."""
 
 from dataclasses import fields, replace
+from itertools import count
 
 import msgspec
 import numpy as np
@@ -8,13 +9,17 @@ import pytest
 
 from hand import Hand, mean
 from paraaegis.errors import ParaAegisError, ProtocolError, RunError, UpdateError
+from paraaegis.grid import pack_grid, unpack_grid
+from paraaegis.protocol.binding import MOST_SAMPLES, prove_count
 from paraaegis.protocol.client import start, step
 from paraaegis.protocol.messages import (
     VERSION,
     Aggregate,
     Ballot,
     Elected,
+    Ended,
     Hello,
+    Peek,
     Report,
     Reported,
     Rescue,
@@ -33,6 +38,7 @@ UPDATES = np.round(np.random.default_rng(0).normal(size=(2, 3, LENGTH)) * 8) / 8
 STATIC = ("protect.method=paraaegis-static", "protect.ratio=0.25")
 FEEDBACK = ("protect.method=paraaegis-feedback", "protect.ratio=0.25")
 FEDAVG = ("protect.method=fedavg",)
+CKKS = ("protect.method=ckks-fedavg",)
 WRONG = [("run", "another"), ("method", "dp-fedavg"), ("length", LENGTH + 1), ("version", VERSION + 1)]
 
 
@@ -68,7 +74,7 @@ def elsewhere(message, **changed):
 # Phases and addresses
 
 
-@pytest.mark.parametrize("message", ["hello", "ballot", "upload", "reported"])
+@pytest.mark.parametrize("message", ["hello", "ballot", "upload", "reported", "ended"])
 def test_a_client_answers_only_what_a_server_says(message):
     playing = hand()
     where, report = playing.plan.where(1), Report(0)
@@ -79,6 +85,7 @@ def test_a_client_answers_only_what_a_server_says(message):
             "ballot": Ballot(where=where, votes=Blob(b""), fingerprint="", report=report),
             "upload": Upload(where=where, payload=Payload("grid", 0), fingerprint="", report=report),
             "reported": Reported(where=where, report=report),
+            "ended": Ended(where=where),
         }[message],
         f"does not answer {message.capitalize()}",
     )
@@ -203,11 +210,22 @@ def test_another_number_of_elected_than_its_own_is_refused(k):
     playing.send(ME, elected)
 
 
-def test_a_total_that_changes_within_a_run_is_refused():
-    playing = hand(*FEDAVG)
+@pytest.mark.parametrize("settings", [FEDAVG, STATIC], ids=["no-keys", "keys"])
+def test_counts_that_change_within_a_run_are_refused(settings):
+    playing = hand(*settings)
     aggregate = playing.round(1)
-    refused(playing, playing.begin(2, aggregate, total=21), "total weight must be 20, got 21")
+    changed = playing.begin(2, aggregate, counts={ME: 10, PEER: 11})
+    refused(playing, changed, r"sample counts are fixed for a run; client-0 has 10, got .*'client-1': 11")
     playing.send(ME, playing.begin(2, aggregate))
+
+
+def test_counts_are_needed_once():
+    playing = hand()
+    with pytest.raises(ProtocolError, match=r"were expected, got \{\}"):
+        step(playing.silos[ME], playing.states[ME], playing.begin(1))
+    aggregate = playing.round(1)
+    state, _ = step(playing.silos[ME], playing.states[ME], playing.begin(2, aggregate))
+    assert state.counts.tolist() == [10, 10]
 
 
 def test_a_client_whose_data_changed_within_a_run_sends_nothing():
@@ -217,15 +235,52 @@ def test_a_client_whose_data_changed_within_a_run_sends_nothing():
     refused(playing, playing.begin(2, aggregate), "began this run with 10 samples and has 9 now")
 
 
-def test_a_total_below_its_own_weight_is_refused():
-    refused(hand(), hand().begin(1, total=9), "total weight must be at least 10, got 9")
+@pytest.mark.parametrize("own", [10, 12])
+def test_another_count_of_its_own_samples_is_refused(own):
+    playing = hand(samples=[11, 10])
+    refused(playing, playing.begin(1, counts={ME: own, PEER: 10}), "client-0 has 11, got ")
+    playing.send(ME, playing.begin(1))
 
 
-@pytest.mark.parametrize("weight", [-1, 0, 21])
-def test_an_aggregate_of_impossible_weight_is_refused(weight):
-    playing = hand(*FEDAVG)
-    aggregate = msgspec.structs.replace(playing.round(1), weight=weight)
-    refused(playing, playing.begin(2, aggregate), f"should weigh 1 to 20, got {weight}")
+@pytest.mark.parametrize(
+    "counts",
+    [{ME: 10}, {PEER: 10, ME: 10}, {ME: 10, PEER: 10, "stranger": 10}, {ME: 10, "stranger": 10}]
+    + [{ME: 10, PEER: count} for count in (-1, 0, 9, MOST_SAMPLES + 1)],
+)
+def test_impossible_counts_are_refused(counts):
+    playing = hand()
+    refused(playing, playing.begin(1, counts=counts), f"10 to {MOST_SAMPLES}, were expected, got ")
+    playing.send(ME, playing.begin(1))
+
+
+@pytest.mark.parametrize("settings", [FEDAVG, STATIC], ids=["no-keys", "keys"])
+@pytest.mark.parametrize(
+    "clients", [(), (PEER, ME), (ME, ME), (ME, PEER, PEER), (ME, "stranger"), (ME, PEER, "stranger")]
+)
+def test_an_aggregate_over_impossible_clients_is_refused(settings, clients):
+    playing = hand(*settings)
+    aggregate = playing.round(1)
+    lying = msgspec.structs.replace(aggregate, clients=clients, nonces=(aggregate.nonces * 2)[: len(clients)])
+    refused(playing, playing.begin(2, lying), "should be a sum over 1 or more of .*, each once and in this order")
+    playing.send(ME, playing.begin(2, aggregate))
+
+
+def test_an_aggregate_over_less_than_a_quorum_is_refused():
+    playing = Hand(UPDATES, "federation.quorum=2", *STATIC)
+    refused(playing, playing.begin(2, playing.round(1, counted=[PEER])), "should be a sum over 2 or more of ")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"nonces": ()}, {"nonces": (bytes(16),)}, {"nonces": (bytes(16), bytes(15))}, {"nonces": (bytes(16),) * 3}]
+    + [{"tag": bytes(size)} for size in (0, 7, 9)],
+)
+def test_an_aggregate_without_a_nonce_for_each_client_and_a_tag_is_refused(changed):
+    playing = hand()
+    aggregate = playing.round(1)
+    lying = msgspec.structs.replace(aggregate, **changed)
+    refused(playing, playing.begin(2, lying), "a nonce of 16 bytes for each of its 2 clients and a tag of 8")
+    playing.send(ME, playing.begin(2, aggregate))
 
 
 @pytest.mark.parametrize("settings", [FEDAVG, STATIC, FEEDBACK], ids=["fedavg", "static", "feedback"])
@@ -251,8 +306,8 @@ def test_an_aggregates_part_of_another_length_is_refused(settings, part, length)
 def test_an_aggregate_of_another_method_is_refused():
     plain = hand(*FEDAVG).round(1)
     playing = hand()
-    playing.round(1)
-    refused(playing, playing.begin(2, plain), "'parallel' payload of 2 parts was expected, got 'grid'")
+    aggregate = msgspec.structs.replace(playing.round(1), payload=plain.payload)
+    refused(playing, playing.begin(2, aggregate), "'parallel' payload of 2 parts was expected, got 'grid'")
 
 
 @pytest.mark.parametrize("numbers", [(), (1,), (2,), (2, 1)])
@@ -442,7 +497,7 @@ def test_a_first_report_has_no_metrics():
 
 
 @pytest.mark.parametrize("settings", [STATIC, FEEDBACK], ids=["static", "feedback"])
-def test_a_state_survives_the_disk_in_every_phase(tmp_path, settings):
+def test_a_state_survives_the_disk_in_every_phase(tmp_path, settings, monkeypatch):
     """Each message may reach a fresh process: the run goes on as if it had stayed in memory."""
     kept, stored = hand(*settings), hand(*settings)
 
@@ -454,29 +509,34 @@ def test_a_state_survives_the_disk_in_every_phase(tmp_path, settings):
 
     phases = set()
     for playing, between in ((kept, lambda _: None), (stored, on_disk)):
+        nonces = count()  # the same in both runs
+        monkeypatch.setattr("paraaegis.crypto.mac.new_nonce", lambda n=nonces: next(n).to_bytes(16, "little"))
         aggregates = ()
         for number in (1, 2):
             ballots = [playing.send(client, playing.begin(number, *aggregates)) for client in playing.silos]
             phases.add(playing.states[ME].phase)
             between(playing)
             elected = playing.elect(number, ballots)
-            uploads = [playing.send(client, elected) for client in playing.silos]
+            uploads = {client: playing.send(client, elected) for client in playing.silos}
             phases.add(playing.states[ME].phase)
             between(playing)
-            total = playing.wired.server.open(LENGTH, playing.plan.k(number))
-            for upload in uploads:
-                total.add(upload.payload)
-            aggregates = (Aggregate(number, 0, 20, tuple(playing.silos), elected.positions, total.close()),)
+            aggregates = (playing.sum(number, uploads, elected.positions),)
         playing.send(ME, playing.begin(3, *aggregates, train=False))
         phases.add(playing.states[ME].phase)
         between(playing)
     assert phases == {"voted", "sent", "idle"}
+    assert kept.states[ME].applied == 2
     assert bits(kept.states[ME]) == bits(stored.states[ME])
 
 
 def test_a_state_comes_back_with_every_field():
     vector, mask = np.arange(4, dtype=np.float32), np.array([True, False, True, False])
-    state = ClientState(vector, "sent", 3, 1, 2, residual=vector + 1, update=vector + 2, kept=vector + 3, elected=mask)
+    integers = np.arange(3, dtype=np.int64)
+    state = ClientState(
+        vector, "sent", 3, 1, 2, counts=integers, chain="c", nonce="d", share=integers + 1, opened=1,
+        residual=vector + 1, update=vector + 2, kept=vector + 3, mark="e", elected=mask,
+    )  # fmt: skip
+    assert set(state.to_arrays()) == {field.name for field in fields(state)} - {"turn"}
     back = ClientState.from_arrays(state.to_arrays())
     assert bits(back) == bits(state)
     assert [type(getattr(back, field.name)) for field in fields(back)] == [
@@ -509,25 +569,98 @@ def test_the_first_model_is_the_learners():
     assert start(replace(playing.silos[ME], learner=learner)).weights.tolist() == [1, 2, 3]
 
 
-# What the server says of weights and of the vote
+# What the server says about weights, sums and the vote
 
 
-@pytest.mark.parametrize("heaviest", [0, 9, 21])
-def test_a_heaviest_weight_below_the_own_or_above_the_total_is_refused(heaviest):
-    refused(hand(), hand().begin(1, heaviest=heaviest), f"heaviest weight must be 10 to 20, got {heaviest}")
+def test_the_total_and_the_heaviest_share_are_those_of_the_counts():
+    playing = hand(samples=[10, 30])
+    playing.send(ME, playing.begin(1))
+    assert (playing.states[ME].total, playing.states[ME].heaviest) == (40, 0.75)
 
 
-def test_the_heaviest_weight_does_not_change_from_round_to_round():
-    playing = hand(*FEDAVG)
+@pytest.mark.parametrize("settings", [FEDAVG, STATIC], ids=["no-keys", "keys"])
+def test_with_uniform_weights_every_client_counts_once_whatever_the_server_says(settings):
+    playing = hand(*settings, "federation.weights=uniform", samples=[10, 30])
+    begin = playing.begin(1, counts={ME: 3, PEER: 1})
+    replies = {client: playing.send(client, begin) for client in playing.silos}
+    positions = None
+    if playing.wired.server.votes:
+        elected = playing.elect(1, list(replies.values()))
+        positions, replies = elected.positions, {client: playing.send(client, elected) for client in playing.silos}
+    playing.send(ME, playing.begin(2, playing.sum(1, replies, positions)))
+    assert playing.states[ME].counts.tolist() == [1, 1]
+    np.testing.assert_array_equal(playing.states[ME].weights, mean(UPDATES[:, 0]))
+
+
+def ended(playing, message):
+    """The client says that it ended the run and nothing of why, keeps its model, and never says anything else."""
+    model = playing.states[ME].weights
+    where = playing.plan.where(1)
+    for sent in (
+        message,
+        message,
+        playing.begin(2),
+        RollCall(where=playing.plan.where(0)),
+        Peek(where=where, receivers=()),
+    ):
+        assert playing.send(ME, sent) == Ended(where=sent.where)
+        assert playing.states[ME].phase == "ended"
+        np.testing.assert_array_equal(playing.states[ME].weights, model)
+
+
+PROOF_LIES = {
+    "none": lambda mine, proofs: {},
+    "empty": lambda mine, proofs: {**proofs, PEER: b""},
+    "noise": lambda mine, proofs: {**proofs, PEER: bytes(16)},
+    "another client's": lambda mine, proofs: {**proofs, PEER: proofs["client-2"]},
+    "its own": lambda mine, proofs: {**proofs, PEER: mine[PEER]},
+}
+
+
+@pytest.mark.parametrize("lie", PROOF_LIES.values(), ids=PROOF_LIES)
+def test_a_count_without_a_valid_proof_ends_the_run_for_this_client(lie):
+    playing = hand(updates=np.ones((3, 1, LENGTH)))
+    told = playing.counts(ME)
+    proofs = lie(prove_count(playing.silos[ME]), told["proofs"])
+    ended(playing, playing.begin(1, counts=told["counts"], proofs=proofs))
+
+
+def test_a_count_that_its_client_did_not_prove_ends_the_run_for_this_client():
+    playing = hand()
+    told = playing.counts(ME)
+    ended(playing, playing.begin(1, counts={ME: 10, PEER: 11}, proofs=told["proofs"]))
+
+
+def flipped(data):
+    return bytes([data[0] ^ 1]) + data[1:]
+
+
+AGGREGATE_LIES = {
+    "tag": lambda past: {"tag": flipped(past.tag)},
+    "own nonce": lambda past: {"nonces": (flipped(past.nonces[0]), past.nonces[1])},
+    "peer's nonce": lambda past: {"nonces": (past.nonces[0], flipped(past.nonces[1]))},
+    "fewer clients": lambda past: {"clients": (PEER,), "nonces": past.nonces[1:]},
+    "another attempt": lambda past: {"attempt": past.attempt + 1},
+}
+
+
+@pytest.mark.parametrize("settings", [STATIC, FEEDBACK, CKKS], ids=["static", "feedback", "ckks"])
+@pytest.mark.parametrize("lie", AGGREGATE_LIES.values(), ids=AGGREGATE_LIES)
+def test_a_forged_aggregate_ends_the_run_for_this_client(settings, lie):
+    playing = hand(*settings)
     aggregate = playing.round(1)
-    refused(playing, playing.begin(2, aggregate, heaviest=11), "heaviest weight must be 10, got 11")
+    ended(playing, playing.begin(2, msgspec.structs.replace(aggregate, **lie(aggregate))))
 
 
-def test_with_uniform_weights_a_sum_weighs_as_many_as_are_in_it():
-    playing = hand(*FEDAVG, "federation.weights=uniform")
-    refused(playing, playing.begin(1, total=3), "2 clients of weight 1")
+def test_a_sum_that_was_changed_by_one_step_ends_the_run_for_this_client():
+    playing = hand()
     aggregate = playing.round(1)
-    refused(playing, playing.begin(2, msgspec.structs.replace(aggregate, weight=1)), "should weigh")
+    inside, outside = aggregate.payload.parts
+    steps = unpack_grid(outside.chunks, outside.length).copy()
+    steps[0] += 1
+    parts = (inside, msgspec.structs.replace(outside, chunks=pack_grid(steps)))
+    payload = msgspec.structs.replace(aggregate.payload, parts=parts)
+    ended(playing, playing.begin(2, msgspec.structs.replace(aggregate, payload=payload)))
 
 
 def test_clients_that_were_told_different_outcomes_of_a_vote_show_it_in_their_uploads():
@@ -579,8 +712,9 @@ def test_what_was_voted_on_and_never_sent_returns_with_a_peers_model():
     assert isinstance(vote, Ballot)
     withheld = playing.states[ME].update.copy()
     peer = playing.silos[PEER]
-    sealed = peer.seal_model(playing.states[PEER].weights, 2, ME, playing.silos[ME].identity[1])
-    playing.send(ME, playing.begin(3, rescue=Rescue(2, Blob(sealed))))
+    model = msgspec.msgpack.encode((playing.states[PEER].chain, playing.states[PEER].weights.tobytes()))
+    sealed = peer.seal_to(ME, model, "model", 2)
+    playing.send(ME, playing.begin(3, rescue=Rescue(2, PEER, Blob(sealed))))
     np.testing.assert_array_equal(playing.states[ME].update, withheld + UPDATES[0][2])
 
 

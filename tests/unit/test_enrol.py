@@ -1,20 +1,23 @@
 """Secrets reach approved silos and nobody else, though a server that nobody trusts carries them."""
 
+from dataclasses import replace
+
 import pytest
 
 from paraaegis.cli import main
-from paraaegis.crypto.enrol import fingerprint_of, key_id, open_keys, seal_keys
-from paraaegis.crypto.keys import FederationKeys, load_keys
-from paraaegis.crypto.sealing import new_pair
+from paraaegis.crypto.enrol import check_approved, fingerprint_of, key_id, open_keys, seal_keys
+from paraaegis.crypto.keys import FederationKeys, encode_keys, load_identity, load_keys
+from paraaegis.crypto.sealing import new_pair, seal
 from paraaegis.errors import CryptoError, KeyFileError
 from paraaegis.experiments.enrolment import KeyFolder, deal
 
-SECRETS = FederationKeys(vote=bytes(range(32)), ckks=b"a ckks key", profile="precise")
 LEAD, SILO, SERVER = new_pair(), new_pair(), new_pair()
+ROSTER = {"client-0": LEAD[1], "client-1": SILO[1]}
+SECRETS = FederationKeys(vote=bytes(range(32)), ckks=b"a ckks key", profile="precise", roster=ROSTER)
 
 
-def sealed(public=SILO[1], name="client-1", approved=None):
-    return seal_keys(SECRETS, LEAD[0], name, public, approved or fingerprint_of(SILO[1]))
+def sealed():
+    return seal_keys(SECRETS, LEAD[0], "client-1")
 
 
 def opened(parcel, private=SILO[0], name="client-1", lead_public=LEAD[1], lead=None):
@@ -25,13 +28,15 @@ def test_what_the_lead_sealed_opens_at_the_silo_it_was_sealed_to():
     assert opened(sealed()) == SECRETS
 
 
-def test_nothing_is_sealed_to_a_key_that_was_not_approved():
-    with pytest.raises(CryptoError, match="nothing was sealed"):
-        sealed(public=SERVER[1])
+def test_a_key_that_was_not_approved_is_refused():
+    check_approved("client-1", SILO[1], fingerprint_of(SILO[1]))
+    for approved in (fingerprint_of(LEAD[1]), ""):
+        with pytest.raises(CryptoError, match="nothing was sealed"):
+            check_approved("client-1", SILO[1], approved)
 
 
 def test_a_server_that_seals_secrets_of_its_own_is_refused():
-    forged = seal_keys(SECRETS, SERVER[0], "client-1", SILO[1], fingerprint_of(SILO[1]))
+    forged = seal_keys(SECRETS, SERVER[0], "client-1")
     with pytest.raises(CryptoError, match="were not opened"):  # it shows its own key
         opened(forged, lead_public=SERVER[1])
     with pytest.raises(CryptoError, match="do not open"):  # it shows the lead's
@@ -57,6 +62,7 @@ def test_fingerprints_and_key_ids_differ_and_tell_no_secret():
     assert all(len(one) == 39 for one in prints)
     other = FederationKeys(vote=bytes(32), ckks=SECRETS.ckks, profile="precise")
     assert key_id(SECRETS) != key_id(other)
+    assert key_id(SECRETS) != key_id(replace(SECRETS, roster={**ROSTER, "client-1": SERVER[1]}))
     assert SECRETS.vote.hex()[:8] not in key_id(SECRETS)
 
 
@@ -75,7 +81,7 @@ def federation(tmp_path):
 
 
 def handed_out(lead, silos):
-    for name, parcel in lead.seal({name: silo.public for name, silo in silos.items()}).items():
+    for name, parcel in lead.seal({name: silo.public for name, silo in silos.items()}, lead.path.name).items():
         silos[name].open(parcel, name, lead.public)
 
 
@@ -103,7 +109,7 @@ def test_when_a_silo_leaves_the_others_get_new_secrets_and_it_gets_none(tmp_path
     before = lead.key_id
     assert lead.rotate("client-2") == lead.key_id != before
     with pytest.raises(CryptoError, match="approved is none"):
-        lead.seal({"client-2": silos["client-2"].public})
+        lead.seal({"client-2": silos["client-2"].public}, "client-0")
     stayed = {"client-1": silos["client-1"]}
     handed_out(lead, stayed)
     assert stayed["client-1"].key_id == lead.key_id != silos["client-2"].key_id
@@ -136,7 +142,7 @@ def test_secrets_of_a_new_lead_are_taken_whatever_their_epoch_and_only_once(tmp_
     new, other = silos["client-1"], silos["client-2"]
     handed_out(old, {"client-2": other})  # the new lead never got any
     other.create(new.approve({"client-2": other.create()}, take_over=True))
-    early = new.seal({"client-2": other.public})["client-2"]
+    early = new.seal({"client-2": other.public}, "client-1")["client-2"]
     other.open(early, "client-2", new.public)
     assert other.key_id == new.key_id
     new.approve({"client-3": KeyFolder(tmp_path / "client-3").create()})
@@ -150,14 +156,14 @@ def test_secrets_of_a_new_lead_are_taken_whatever_their_epoch_and_only_once(tmp_
 def test_old_secrets_stay_refused_though_another_led_in_between(tmp_path):
     first, silos = federation(tmp_path)
     second, other = silos["client-1"], silos["client-2"]
-    early = first.seal({"client-2": other.public})["client-2"]
+    early = first.seal({"client-2": other.public}, "client-0")["client-2"]
     handed_out(first, {"client-2": other})
     first.rotate()
     handed_out(first, {"client-2": other})
     other.create(second.approve({"client-2": other.create()}, take_over=True))
     handed_out(second, {"client-2": other})
     other.create(first.create())
-    with pytest.raises(KeyFileError, match="secrets of epoch 1 came, this silo has had epoch 2 of its lead"):
+    with pytest.raises(KeyFileError, match="secrets of epoch 2 came, this silo has had epoch 3 of its lead"):
         other.open(early, "client-2", first.public)
     assert other.key_id == second.key_id
     handed_out(first, {"client-2": other})
@@ -167,12 +173,12 @@ def test_old_secrets_stay_refused_though_another_led_in_between(tmp_path):
 def test_a_folder_of_before_leads_were_written_down_refuses_old_secrets_and_takes_a_new_leads(tmp_path):
     first, silos = federation(tmp_path)
     second, other = silos["client-1"], silos["client-2"]
-    early = first.seal({"client-2": other.public})["client-2"]
+    early = first.seal({"client-2": other.public}, "client-0")["client-2"]
     for _ in range(2):
         first.rotate()
     handed_out(first, {"client-2": other})
     (other.path / "lead.toml").write_text(f'lead = "{first.create()}"\n')
-    with pytest.raises(KeyFileError, match="epoch 1 came, this silo has had epoch 3"):
+    with pytest.raises(KeyFileError, match="epoch 2 came, this silo has had epoch 4"):
         other.open(early, "client-2", first.public)
     other.create(second.approve({"client-2": other.create()}, take_over=True))
     handed_out(second, {"client-2": other})
@@ -206,7 +212,7 @@ def test_a_silo_that_took_over_in_part_still_follows(tmp_path, monkeypatch):
     assert not new.leads
     monkeypatch.undo()
     new.approve({}, take_over=True)
-    assert load_keys(new.keys).epoch == 3
+    assert load_keys(new.keys).epoch == 4  # one for the roster, two for the attempts to take over
     assert new.leads
 
 
@@ -277,11 +283,11 @@ def test_secrets_of_an_earlier_epoch_are_not_taken_back(tmp_path):
     """A server that kept an old parcel could otherwise undo a rotation."""
     lead, silos = federation(tmp_path)
     publics = {name: silo.public for name, silo in silos.items()}
-    old = lead.seal(publics)["client-1"]
+    old = lead.seal(publics, "client-0")["client-1"]
     handed_out(lead, silos)
     lead.rotate("client-2")
     handed_out(lead, {"client-1": silos["client-1"]})
-    with pytest.raises(KeyFileError, match="epoch 1 came"):
+    with pytest.raises(KeyFileError, match="epoch 2 came"):
         silos["client-1"].open(old, "client-1", lead.public)
     assert silos["client-1"].key_id == lead.key_id
 
@@ -318,3 +324,37 @@ def test_keys_are_not_dealt_without_end(tmp_path):
     with pytest.raises(KeyFileError, match="at most 1000 silos"):
         deal(tmp_path, 1001)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_silo_that_joins_or_has_a_new_identity_is_a_new_roster_for_all(tmp_path):
+    lead, silos = federation(tmp_path)
+    handed_out(lead, silos)
+    before = load_keys(lead.keys)
+    handed_out(lead, silos)
+    assert load_keys(lead.keys) == before  # nothing new, nothing changed
+    third = KeyFolder(tmp_path / "client-3")
+    lead.approve({"client-3": third.create(lead.create())})
+    handed_out(lead, {**silos, "client-3": third})
+    after = load_keys(lead.keys)
+    assert (after.vote, after.ckks, after.epoch) == (before.vote, before.ckks, before.epoch + 1)
+    assert set(after.roster) == {"client-0", "client-1", "client-2", "client-3"}
+    assert {silo.key_id for silo in (*silos.values(), third)} == {lead.key_id}
+
+
+def test_a_roster_with_another_key_for_this_silo_is_refused(tmp_path):
+    lead, silos = federation(tmp_path)
+    parcel = lead.seal({name: silo.public for name, silo in silos.items()}, "client-0")["client-1"]
+    keys = load_keys(lead.keys)
+    lying = replace(keys, roster={**keys.roster, "client-1": SILO[1]})
+    private = load_identity(lead.identity)[0]
+    forged = seal(private, silos["client-1"].public, encode_keys(lying), b"paraaegis-enrolment-1:client-1")
+    with pytest.raises(KeyFileError, match="another key for client-1"):
+        silos["client-1"].open(forged, "client-1", lead.public)
+    silos["client-1"].open(parcel, "client-1", lead.public)
+
+
+def test_dealt_keys_come_with_everyones_identity(tmp_path):
+    folders = deal(tmp_path / "dealt", 3)[:-1]
+    for folder in folders:
+        roster = load_keys(folder / "keys").roster
+        assert roster == {path.name: KeyFolder(path).public for path in folders}

@@ -116,7 +116,13 @@ def test_the_papers_calibration_needs_the_smallest_data_size():
 @pytest.mark.parametrize(("method", "outside"), [("dp-fedavg", 1.0), ("paraaegis-static", 0.9)])
 def test_the_noise_in_the_model_has_the_variance_that_was_asked_for(method, outside):
     """Clients that learnt nothing send noise alone, each weighed by one half."""
-    played = play(np.zeros((2, 50_000)), f"protect.method={method}", "privacy.epsilon=1.0", "privacy.clip=1.0")
+    played = play(
+        np.zeros((2, 50_000)),
+        f"protect.method={method}",
+        "privacy.epsilon=1.0",
+        "privacy.clip=1.0",
+        "protect.lwe=matrix",
+    )
     (sigma,) = noise(configure("privacy.epsilon=1.0", "privacy.clip=1.0", "federation.rounds=1",
                                "federation.min_samples=10")).sigmas  # fmt: skip
     noised = played.model[played.model != 0]
@@ -167,7 +173,7 @@ def test_noise_is_for_one_vector():
 @pytest.mark.parametrize("method", ["paraaegis-static", "paraaegis-static inside", "dp-fedavg", "serial", "lwe-secagg"])
 def test_a_run_is_the_same_whether_its_noise_was_made_ahead(monkeypatch, method):
     method, _, inside = method.partition(" ")
-    settings = (f"protect.method={method}", "privacy.epsilon=1.0", "privacy.clip=1.0")
+    settings = (f"protect.method={method}", "privacy.epsilon=1.0", "privacy.clip=1.0", "protect.lwe=matrix")
     settings = (*settings, f"privacy.inside_clip={len(inside)}")
     wired = wired_of(configure("federation.clients=3", *settings), learners_of(np.ones((3, 5))))
     half = type(wired.silos["client-0"].half)

@@ -136,9 +136,9 @@ def test_an_unknown_field_is_refused():
 
 
 def test_a_field_of_another_type_is_refused():
-    header = msgspec.msgpack.decode(pack(Begin(where=where(), total=3, aggregates=()))[0])
-    with pytest.raises(ProtocolError, match="total"):
-        unpack([msgspec.msgpack.encode(header | {"total": "3"})])
+    header = msgspec.msgpack.decode(pack(Begin(where=where(), aggregates=()))[0])
+    with pytest.raises(ProtocolError, match="counts"):
+        unpack([msgspec.msgpack.encode(header | {"counts": {"client-0": "3"}})])
 
 
 @pytest.mark.parametrize("announced", [4, 6, -1, "5", None, 2**70 // 2**7])
@@ -205,7 +205,7 @@ def test_bytes_are_counted_under_the_kind_of_their_part():
 
 
 def test_an_empty_finish_is_a_header_alone():
-    message = Finish(where=where(), total=1, aggregates=())
+    message = Finish(where=where(), counts={"client-0": 1}, aggregates=())
     assert list(sizes(message, pack(message))) == ["header"]
 
 

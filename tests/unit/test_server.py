@@ -9,14 +9,28 @@ import pytest
 
 from hand import Hand, Served, honest, mean, served
 from paraaegis.crypto.ckks import Secret
+from paraaegis.crypto.keys import derive
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.sealing import new_pair, unseal
 from paraaegis.engines.local import LocalEngine
-from paraaegis.errors import CryptoError, DriftError, ProtocolError, RunError
+from paraaegis.errors import CryptoError, DriftError, LostTrustError, ProtocolError, RunError
 from paraaegis.experiments.wire import resolve, wire
 from paraaegis.protocol.client import start
 from paraaegis.protocol.desk import Desk, Reply
-from paraaegis.protocol.messages import Begin, Elected, Finish, Peek, Rescue, RollCall, pack, unpack, unpack_aggregate
+from paraaegis.protocol.messages import (
+    VERSION,
+    Begin,
+    Elected,
+    Ended,
+    Finish,
+    Peek,
+    Rescue,
+    RollCall,
+    Upload,
+    pack,
+    unpack,
+    unpack_aggregate,
+)
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState, decode_state, encode_state
 from paraaegis.protocol.voting import pack_positions
@@ -77,7 +91,9 @@ def test_a_model_that_drifted_stops_the_run_by_name(settings):
             playing.states[client] = replace(state, weights=state.weights + np.float32(1))
         return answer()
 
-    with pytest.raises(DriftError, match=r"models .*differ: client-3 not like the others; nothing was mixed"):
+    with pytest.raises(
+        DriftError, match=r"models .*differ from the other clients' at client-3; nothing was aggregated"
+    ):
         served(playing, drift)
 
 
@@ -109,7 +125,7 @@ def other_config(playing):
 def test_a_client_unlike_the_others_stops_the_run_before_any_training(change, what):
     playing = hand(*STATIC)
     change(playing)
-    with pytest.raises(DriftError, match=f"{what} differ: client-2 not like the others"):
+    with pytest.raises(DriftError, match=f"{what} differ from the other clients' at client-2"):
         served(playing)
     assert [learner.trained for learner in playing.learners.values()] == [0] * 5
 
@@ -233,7 +249,7 @@ def test_bad_frames_drop_their_client_with_a_reason(settings):
         "another run": (lambda frames: elsewhere(frames, run="x"), "run .* was expected, 'x' came"),
         "another length": (lambda frames: elsewhere(frames, length=7), f"length {LENGTH} was expected, 7 came"),
         "another method": (lambda frames: elsewhere(frames, method="y"), "method .* was expected, 'y' came"),
-        "another version": (lambda frames: elsewhere(frames, version=99), "version 1 was expected, 99 came"),
+        "another version": (lambda frames: elsewhere(frames, version=99), f"version {VERSION} was expected, 99 came"),
     }
     for name, (spoil, reason) in bad.items():
         playing = hand(*settings, rounds=1)
@@ -469,11 +485,49 @@ def test_seconds_that_are_no_number_are_left_out():
     assert "train" in lines[0].seconds
 
 
-def test_a_client_without_a_public_key_does_not_join():
-    playing = hand(FEDAVG)
-    playing.silos["client-1"] = replace(playing.silos["client-1"], identity=(b"", b""))
-    with pytest.raises(ProtocolError, match="client-1 came with a public key of 0 bytes, not 32"):
-        served(playing)
+def test_a_client_that_does_not_prove_its_sample_count_to_every_other_client_does_not_join():
+    def meddle(client, request, answer):
+        reply = unpack(answer())
+        if client == "client-1" and isinstance(request, RollCall):
+            proofs = {peer: proof for peer, proof in reply.proofs.items() if peer != "client-2"}
+            reply = msgspec.structs.replace(reply, proofs=proofs)
+        return pack(reply)
+
+    with pytest.raises(ProtocolError, match="client-1 should prove its sample count to every other client"):
+        served(hand(*STATIC), meddle)
+
+
+# Clients whose checks fail
+
+
+def forged_for(*clients):
+    """A server that gives these clients another sum of round 1 than the others."""
+
+    def meddle(client, request, answer):
+        if client not in clients or not isinstance(request, Begin) or request.where.number != 2:
+            return answer()
+        (past,) = request.aggregates
+        lie = msgspec.structs.replace(past, tag=bytes([past.tag[0] ^ 1]) + past.tag[1:])
+        return pack(playing.send(client, msgspec.structs.replace(request, aggregates=(lie,))))
+
+    playing = hand(*STATIC)
+    return playing, meddle
+
+
+def test_a_client_whose_check_fails_is_out_and_the_others_continue():
+    playing, meddle = forged_for("client-4")
+    done = served(playing, meddle)
+    assert [len(line.clients) for line in done.lines] == [5, 4, 4]
+    for line in done.lines[1:]:
+        assert line.dropped["client-4"] == "ended the run, because a check of what the server passed on failed"
+    np.testing.assert_array_equal(done.model("client-4"), np.zeros(LENGTH))
+    np.testing.assert_array_equal(done.model(), of_all(1) + mean(UPDATES[:4, 1]) + mean(UPDATES[:4, 2]))
+
+
+def test_a_run_in_which_too_few_clients_trust_the_server_stops():
+    playing, meddle = forged_for("client-3", "client-4")
+    with pytest.raises(LostTrustError, match=r"client-3, client-4 ended the run.*fewer than 4 clients are left"):
+        served(playing, meddle)
 
 
 # Sampling
@@ -501,25 +555,59 @@ def test_a_client_left_out_for_longer_than_the_history_gets_a_peers_model(method
         np.testing.assert_array_equal(state.weights, played.model)
 
 
-def test_a_peers_model_cannot_be_opened_by_a_server_with_a_key_of_its_own():
+def test_a_peers_model_cannot_be_opened_by_the_server():
     playing = hand(FEDAVG)
-    private, public = new_pair()
-    request = Peek(where=playing.plan.where(1), receivers={"client-1": public})
-    snapshot = playing.send("client-0", request)
-    context = msgspec.msgpack.encode([playing.plan.run, 0, "client-1"])
-    with pytest.raises(CryptoError):
-        unseal(private, bytes(snapshot.sealed["client-1"].view), context)
-    with pytest.raises(ProtocolError, match="enrolled clients only"):
-        playing.send("client-0", Peek(where=playing.plan.where(1), receivers={"stranger": public}))
+    ours, theirs = playing.silos["client-0"], playing.silos["client-1"]
+    snapshot = playing.send("client-0", Peek(where=playing.plan.where(1), receivers=("client-1",)))
+    sealed = bytes(snapshot.sealed["client-1"].view)
+    context = msgspec.msgpack.encode([playing.plan.run, "client-0", "client-1", "model", 0])
+    group = derive(KEYS.vote, "seal", playing.plan.run)
+    unseal(theirs.identity[0], ours.identity[1], sealed, context, group=group)
+    for private, secret in ((new_pair()[0], group), (theirs.identity[0], b"")):
+        with pytest.raises(CryptoError):
+            unseal(private, ours.identity[1], sealed, context, group=secret)
 
 
-def test_a_rescue_for_another_or_of_another_round_is_refused():
+@pytest.mark.parametrize("receiver", ["stranger", "client-0"])
+def test_models_are_sealed_to_other_clients_of_the_run_only(receiver):
     playing = hand(FEDAVG)
-    publics = {name: silo.identity[1] for name, silo in playing.silos.items()}
-    snapshot = playing.send("client-0", Peek(where=playing.plan.where(1), receivers=publics))
-    for applied, sealed in ((2, snapshot.sealed["client-1"]), (1, snapshot.sealed["client-2"])):
-        with pytest.raises(CryptoError, match="do not open"):
-            playing.send("client-1", playing.begin(3, rescue=Rescue(applied, sealed)))
+    with pytest.raises(ProtocolError, match=f"other clients of the run only, got '{receiver}'"):
+        playing.send("client-0", Peek(where=playing.plan.where(1), receivers=("client-1", receiver)))
+
+
+def rescued(applied, sender, receiver):
+    """What client-1 answers to the model that client-0 sealed to `receiver` after round 2, and its state."""
+    playing = hand(FEDAVG)
+    peers = [name for name in playing.silos if name != "client-1"]
+    first = playing.round(1, clients=peers)
+    second = playing.round(2, first, clients=peers)
+    playing.send("client-0", playing.begin(3, second))
+    snapshot = playing.send("client-0", Peek(where=playing.plan.where(3), receivers=(*peers[1:], "client-1")))
+    reply = playing.send("client-1", playing.begin(3, rescue=Rescue(applied, sender, snapshot.sealed[receiver])))
+    return reply, playing.states["client-1"], playing.states["client-0"].weights
+
+
+def test_a_peers_model_is_taken_as_it_is():
+    reply, state, model = rescued(2, "client-0", "client-1")
+    assert isinstance(reply, Upload)
+    np.testing.assert_array_equal(state.weights, model)
+
+
+@pytest.mark.parametrize(
+    ("applied", "sender", "receiver"),
+    [
+        (3, "client-0", "client-1"),
+        (2, "client-2", "client-1"),
+        (2, "stranger", "client-1"),
+        (2, "client-0", "client-2"),
+    ],
+    ids=["another round", "another sender", "a stranger", "another receiver"],
+)
+def test_a_rescue_that_is_not_what_it_claims_ends_the_run_for_this_client(applied, sender, receiver):
+    reply, state, _ = rescued(applied, sender, receiver)
+    assert isinstance(reply, Ended)
+    assert state.phase == "ended"
+    np.testing.assert_array_equal(state.weights, np.zeros(LENGTH))
 
 
 def test_every_round_has_metrics_though_the_evaluator_is_not_sampled():

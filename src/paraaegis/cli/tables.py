@@ -157,6 +157,12 @@ def show_promise(promise: Promise) -> None:
             "knows them. What is told holds for the same run with privacy.noise=secret.",
             highlight=False,
         )
+    if promise.lwe_bits is not None:
+        console.print(
+            f"The masks have about {promise.lwe_bits} bits of security (core-SVP) in a sum over federation.quorum "
+            "clients, privacy.colluders of whom help the server.",
+            highlight=False,
+        )
     if promise.spent:
         count = ", ".join(f"{number} of {what}" for what, number in promise.spent.releases.items())
         share = promise.spent.share_of_budget

@@ -5,7 +5,7 @@ A vector of any length is worked on chunk by chunk, on all cores where a pool is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -38,17 +38,20 @@ class Secret:
     def encrypt(self, steps: Grid, clients: int) -> tuple[Blob, ...]:
         """Chunks of ciphertexts of grid steps, of which up to `clients` will be summed."""
         check_reach(self.profile, steps, clients)
-        parts = (self._rounded(steps[where]) for where in slices(steps.size, self.profile.chunk))
+        parts = (np.ascontiguousarray(self.rounded(steps[where]), np.int64) for where in self._places(steps.size))
         count = len(chunk_counts(steps.size, self.profile.chunk))
         if (pool := self._sharing(count)) is None:
             return tuple(Blob(self._chunks.encrypt(index, part)) for index, part in enumerate(parts))
         tasks = (("encrypt", (self.id, index), part.data) for index, part in enumerate(parts))
         return tuple(Blob(chunk) for chunk in pool.map(tasks))
 
-    def _rounded(self, steps: Grid) -> Grid:
-        """Steps of one chunk, on the profile's own grid."""
+    def rounded(self, steps: Grid) -> Grid:
+        """Steps on the profile's own grid."""
         unit = self.profile.unit
-        return np.ascontiguousarray(steps if unit == 1 else np.rint(steps / unit) * unit, np.int64)
+        return steps if unit == 1 else (np.rint(steps / unit) * unit).astype(np.int64)
+
+    def _places(self, length: int) -> Iterator[slice]:
+        return slices(length, self.profile.chunk)
 
     def decrypt(self, chunks: Sequence[Blob], length: int) -> Grid:
         """The grid steps of a sum of `length` values."""
@@ -60,7 +63,7 @@ class Secret:
         else:
             tasks = (("decrypt", (self.id, i, count), blob.view) for i, (blob, count) in enumerate(pairs))
             parts = (np.frombuffer(part, dtype=np.int64) for part in pool.map(tasks))
-        for where, part in zip(slices(length, self.profile.chunk), parts, strict=True):
+        for where, part in zip(self._places(length), parts, strict=True):
             steps[where] = part
         return steps
 

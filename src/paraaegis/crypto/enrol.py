@@ -2,7 +2,8 @@
 
 A public key alone proves nothing, since it comes through the server. So the lead seals only to keys whose fingerprint
 it was told by that silo itself, and a silo opens only what was sealed by a lead whose fingerprint it was told. The
-seal depends on both parties' long-term keys: neither a server nor another silo can make or open one.
+seal depends on both parties' long-term keys: neither a server nor another silo can make or open one. With the secrets
+comes the roster, by which silos know each other from then on.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+import msgspec
 
 from paraaegis.crypto.keys import FederationKeys, decode_keys, encode_keys, tag
 from paraaegis.crypto.sealing import seal, unseal
-from paraaegis.errors import CryptoError, KeyFileError
+from paraaegis.errors import CryptoError
 
 _CONTEXT = b"paraaegis-enrolment-1:"
 _GROUPS = 8  # of four hexadecimal digits: 128 bits
@@ -27,18 +28,23 @@ def fingerprint_of(public: bytes) -> str:
 
 
 def key_id(keys: FederationKeys) -> str:
-    """A public name for a federation's secrets, equal wherever they are equal."""
-    return tag(keys.vote, b"federation key id", keys.ckks_id, keys.profile.encode()).hex()
+    """A public name for a federation's secrets and roster, equal wherever they are equal."""
+    roster = msgspec.msgpack.encode(sorted(keys.roster.items()))
+    return tag(keys.vote, b"federation key id", keys.ckks_id, keys.profile.encode(), roster).hex()
 
 
-def seal_keys(keys: FederationKeys, lead_private: bytes, name: str, public: bytes, approved: str) -> bytes:
-    """The secrets, sealed by the lead to the silo `name`, if its key is the one that was approved."""
+def seal_keys(keys: FederationKeys, lead_private: bytes, name: str) -> bytes:
+    """Secrets and roster, sealed by the lead to the silo `name` of the roster."""
+    return seal(lead_private, keys.roster[name], encode_keys(keys), _CONTEXT + name.encode())
+
+
+def check_approved(name: str, public: bytes, approved: str) -> None:
+    """Refuse a public key that is not the one which was approved for the silo `name`."""
     if not hmac.compare_digest(fingerprint_of(public), approved.strip().lower()):
         raise CryptoError(
-            f"the key that came for {name} has the fingerprint {fingerprint_of(public)}, approved is "
+            f"the key received for {name} has the fingerprint {fingerprint_of(public)}, approved is "
             f"{approved or 'none'}: nothing was sealed; ask that silo's people for its fingerprint, not the server"
         )
-    return seal(public, encode_keys(keys), _CONTEXT + name.encode(), group=_shared(lead_private, public))
 
 
 def open_keys(sealed: bytes, private: bytes, name: str, lead_public: bytes, lead: str) -> FederationKeys:
@@ -48,13 +54,4 @@ def open_keys(sealed: bytes, private: bytes, name: str, lead_public: bytes, lead
             f"these secrets claim a lead with the fingerprint {fingerprint_of(lead_public)}, this silo was told "
             f"{lead or 'none'}: they were not opened"
         )
-    content = unseal(private, sealed, _CONTEXT + name.encode(), group=_shared(private, lead_public))
-    return decode_keys(content, "what the lead sealed")
-
-
-def _shared(private: bytes, public: bytes) -> bytes:
-    """The secret of two long-term keys, which only their owners can compute."""
-    try:
-        return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError:
-        raise KeyFileError("not a pair of X25519 keys") from None
+    return decode_keys(unseal(private, lead_public, sealed, _CONTEXT + name.encode()), "what the lead sealed")

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import secrets
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,12 +23,17 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class FederationKeys:
-    """The vote key, 32 bytes, and the serialised CKKS secret key with the name of its profile."""
+    """The vote key, 32 bytes, the serialised CKKS secret key with the name of its profile, and the roster.
+
+    The roster holds the public identity key of each client by name. It is no secret, but comes from the lead or a
+    courier and never from the server: by it clients know each other.
+    """
 
     vote: bytes = field(repr=False)
     ckks: bytes = field(repr=False)
     profile: str
-    epoch: int = 1  # grows when they are rotated; older ones are not taken back
+    epoch: int = 1  # grows when keys or roster change; older ones are not taken back
+    roster: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def ckks_id(self) -> bytes:
@@ -41,6 +47,7 @@ class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
     vote: bytes
     ckks: bytes
     epoch: int = 1
+    roster: dict[str, bytes] = {}
 
 
 _KIND = "paraaegis-federation-keys-1"
@@ -52,13 +59,18 @@ def derive(key: bytes, purpose: str, *parts: str | int) -> bytes:
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(key)
 
 
-def tag(key: bytes, *parts: bytes) -> bytes:
-    """A 16-byte keyed fingerprint (HMAC-SHA256) of the parts."""
+def prf(key: bytes, *parts: bytes) -> bytes:
+    """32 bytes that look random without the key: HMAC-SHA256 of the parts, which cannot run into each other."""
     mac = hmac.new(key, digestmod=hashlib.sha256)
     for part in parts:
         mac.update(len(part).to_bytes(8, "little"))
         mac.update(part)
-    return mac.digest()[:16]
+    return mac.digest()
+
+
+def tag(key: bytes, *parts: bytes) -> bytes:
+    """A 16-byte keyed fingerprint of the parts."""
+    return prf(key, *parts)[:16]
 
 
 def ckks_key_id(key: bytes) -> bytes:
@@ -78,7 +90,7 @@ def save_keys(path: Path, keys: FederationKeys) -> None:
 
 def encode_keys(keys: FederationKeys) -> bytes:
     """A federation's secrets as bytes, to be sealed or put into a file."""
-    return msgspec.msgpack.encode(_KeyFile(_KIND, keys.profile, keys.vote, keys.ckks, keys.epoch))
+    return msgspec.msgpack.encode(_KeyFile(_KIND, keys.profile, keys.vote, keys.ckks, keys.epoch, dict(keys.roster)))
 
 
 def write_secret(path: Path, content: bytes) -> None:
@@ -110,7 +122,9 @@ def decode_keys(content: bytes, where: str) -> FederationKeys:
         raise KeyFileError(f"{where} is not a key file of this program, or it is damaged") from error
     if found.kind != _KIND or len(found.vote) != KEY_BYTES:
         raise KeyFileError(f"{where} holds {found.kind!r} keys, expected {_KIND!r}")
-    return FederationKeys(found.vote, found.ckks, found.profile, found.epoch)
+    if odd := [name for name, public in found.roster.items() if len(public) != KEY_BYTES]:
+        raise KeyFileError(f"{where} should hold identity keys of {KEY_BYTES} bytes, that of {odd[0]} is another")
+    return FederationKeys(found.vote, found.ckks, found.profile, found.epoch, found.roster)
 
 
 def new_identity(path: Path) -> bytes:

@@ -4,9 +4,11 @@ Client i sends h_i = x_i + A·s_i + e_i mod q: x_i its rounded values, A public 
 secret for one attempt of one round, e_i a Gaussian error. With Σs_i, rebuilt from Shamir shares, the server
 takes Σh_i − A·Σs_i = Σx_i + Σe_i. The errors hide the values and, summed, are the noise that gives DP.
 
-ring    blocks of 1024 values: a_b·s in Z_q[x]/(x^1024 + 1), a new public a_b a block, one ternary s.
-        Σs_i of h honest clients tells about ½·log₂(h/(h − 1)) of the 1.58 bits of a coefficient of one s_i.
-matrix  a new row of 710 public numbers a value, s uniform mod q, as published. Σs_i tells nothing of one s_i.
+ring    blocks of 1024 values: a_b·s in Z_q[x]/(x^1024 + 1), a new public a_b for each block, one ternary s.
+matrix  a new row of 710 public numbers for each value, s uniform mod q, as published.
+
+Whoever opens the sum knows Σs_i and Σx_i + Σe_i over the h honest clients in it. The second takes a share of 1/h from
+an error's variance; the first, in the ring, settles some of the ternary coefficients. `bits` says what is left by h.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor, isfinite, log2, sqrt
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -45,6 +48,8 @@ class Ring:
     name = "ring"
     size = RING
     bound = 1  # the largest |coefficient| of one client's secret
+    bits = MappingProxyType({2: 87, 3: 113, 4: 122, 5: 125, 6: 126, 7: 127, 10: 128})  # by h: core-SVP, error std 1000
+    least_honest = 4
 
     def secret(self, rng: np.random.Generator) -> Integers:
         """Draw 1024 coefficients, uniform in {−1, 0, 1}; `rng` must be cryptographic."""
@@ -69,6 +74,8 @@ class Matrix:
     name = "matrix"
     size = MATRIX
     bound = Q // 2
+    bits = MappingProxyType({2: 127, 3: 130, 4: 131, 5: 132, 7: 133})  # as above
+    least_honest = 2
 
     def secret(self, rng: np.random.Generator) -> Integers:
         """Draw 710 numbers, uniform in [0, q); `rng` must be cryptographic."""
@@ -93,19 +100,24 @@ Form: TypeAlias = Ring | Matrix
 FORMS: dict[str, Form] = {"ring": Ring(), "matrix": Matrix()}
 
 
+def hardness(form: Form, honest: int) -> int:
+    """Bits of security left to one of `honest` clients once the sum of their secrets is known."""
+    return form.bits[max(h for h in form.bits if h <= honest)] if honest >= min(form.bits) else 0
+
+
 class Cover:
-    """What hides one client's values for one attempt of one round, and is made without them: A·s + e, in [0, q)."""
+    """What hides one client's values for one attempt of one round, made without them: the mask A·s and the error e."""
 
-    def __init__(self, secret: Integers, values: NDArray[np.uint32]) -> None:
+    def __init__(self, secret: Integers, mask: Integers, noise: Integers) -> None:
         self.secret = secret
-        self._values: NDArray[np.uint32] | None = values
+        self._parts: tuple[Integers, Integers] | None = (mask, noise)
 
-    def take(self) -> NDArray[np.uint32]:
-        """Its values, once: the difference of two vectors under one cover is in clear."""
-        values, self._values = self._values, None
-        if values is None:
-            raise CryptoError("a cover hides one vector, and this one has")
-        return values
+    def take(self) -> tuple[Integers, Integers]:
+        """Mask and error, once: the difference of two vectors under one mask is in clear."""
+        parts, self._parts = self._parts, None
+        if parts is None:
+            raise CryptoError("mask already used; masks are single-use")
+        return parts
 
 
 def new_cover(
@@ -113,28 +125,23 @@ def new_cover(
 ) -> Cover:
     """A cover for `length` values under a fresh secret. Both generators must be cryptographic."""
     secret, noise = form.secret(secrets), error(errors, error_std, length)
-    mask, values = form.mask(seed, secret, length), np.empty(length, dtype=np.uint32)
-
-    def add(_: int, where: slice) -> None:
-        values[where] = (mask[where] + noise[where]) % Q
-
-    each(add, slices(length))
-    return Cover(secret, values)
+    return Cover(secret, form.mask(seed, secret, length), noise)
 
 
-def conceal(values: NDArray[np.floating], scale: float, cover: Cover) -> NDArray[np.int32]:
-    """What a client sends: h = x + A·s + e mod q, with x = round(scale·values)."""
-    masked, covering = np.empty(values.size, dtype=np.int32), cover.take()
+def conceal(values: NDArray[np.floating], scale: float, cover: Cover) -> tuple[NDArray[np.int32], Integers]:
+    """What a client sends, h = x + A·s + e mod q, and what the sum will hold of it, x + e; x = round(scale·values)."""
+    masked, (mask, noised) = np.empty(values.size, dtype=np.int32), cover.take()
 
     def add(_: int, where: slice) -> None:
         scaled = np.multiply(values[where], scale, dtype=np.float64)
         np.rint(scaled, out=scaled)
         if not max(float(scaled.max()), -float(scaled.min())) <= Q // 2:
             raise UpdateError(f"values must lie within ±{Q // 2} to be summed; use the scale that `plan` returns")
-        masked[where] = (scaled.astype(np.int64) + covering[where]) % Q
+        noised[where] += scaled.astype(np.int64)
+        masked[where] = (noised[where] + mask[where]) % Q
 
     each(add, slices(values.size))
-    return masked
+    return masked, noised
 
 
 def unmask(total: Integers, form: Form, seed: bytes, secret: Integers, clients: int) -> Integers:
@@ -158,8 +165,8 @@ def error(rng: np.random.Generator, std: float, size: int) -> Integers:
     """Draw one client's errors: a Gaussian rounded to integers, harmless as it adds a std of 0.29 to 1000."""
     if not (std >= MIN_ERROR_STD and isfinite(std)):
         raise CryptoError(
-            f"an LWE error needs a std of at least {MIN_ERROR_STD:.0f} in integer units (about 135 bits of "
-            f"security; 3.2 would give about 53), got {std:.4g}; take more noise (lower epsilon)"
+            f"an LWE error needs a std of at least {MIN_ERROR_STD:.0f} in integer units, got {std:.4g}; "
+            "take more noise (lower epsilon)"
         )
     noise = rng.normal(0.0, std, size)
     return np.rint(noise, out=noise).astype(np.int64)

@@ -1,10 +1,11 @@
-"""Bytes sealed to one receiver, to be carried by a server that must neither read nor change them.
+"""Bytes sealed from one client to another, to be carried by a server that must neither read nor change them.
 
-    ephemeral X25519 pair → shared secret → HKDF-SHA256 (group, both public keys, context) → ChaCha20-Poly1305
+    ephemeral DH ‖ static DH → HKDF-SHA256 (group; the three public keys, context) → ChaCha20-Poly1305
 
-`context` names run, round, attempt, sender and receiver; sealed bytes open under the same context only.
-A public key alone proves no sender: a server could seal shares of its own making, or hand out its own keys.
-`group`, a secret that the clients share and the server lacks (derived from the vote key, say), prevents both.
+The ephemeral key is fresh for each message. The static part comes from the long-term keys of sender and receiver, so
+only these two can make or open the message: the receiver knows who sent it. `group`, a secret of all clients, keeps out
+whoever has a client's long-term key but not the federation's secrets. `context` names what the message is for; it
+opens in the same context only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from paraaegis.errors import CryptoError
 
 KEY_BYTES = 32
 _NONCE = bytes(12)  # every key seals one message, so one nonce is enough
-_PURPOSE = b"paraaegis-seal-1"
+_PURPOSE = b"paraaegis-seal-2"
 
 
 def new_pair() -> tuple[bytes, bytes]:
@@ -33,30 +34,33 @@ def public_of(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def seal(receiver_public: bytes, plaintext: bytes, context: bytes, *, group: bytes = b"") -> bytes:
-    """Seal `plaintext` to the holder of the private key of `receiver_public`; 48 bytes longer."""
-    ephemeral = X25519PrivateKey.generate()
-    public = ephemeral.public_key().public_bytes_raw()
+def agree(private: bytes, public: bytes) -> bytes:
+    """The secret of two keys, which only their owners can compute (X25519)."""
     try:
-        shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(receiver_public))
+        return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
-        raise CryptoError(f"not an X25519 public key of {KEY_BYTES} bytes: nothing was sealed") from None
-    return public + _cipher(shared, group, public, receiver_public, context).encrypt(_NONCE, plaintext, context)
+        raise CryptoError(f"not a pair of X25519 keys of {KEY_BYTES} bytes") from None
 
 
-def unseal(private: bytes, sealed: bytes, context: bytes, *, group: bytes = b"") -> bytes:
-    """Return what was sealed for this key, context and group; one error for all that can be wrong."""
+def seal(sender: bytes, receiver: bytes, plaintext: bytes, context: bytes, *, group: bytes = b"") -> bytes:
+    """Seal `plaintext` from the private key `sender` to the public key `receiver`; 48 bytes longer."""
+    ephemeral, public = new_pair()
+    secret = agree(ephemeral, receiver) + agree(sender, receiver)
+    info = _PURPOSE + public + public_of(sender) + receiver + context
+    return public + _cipher(secret, group, info).encrypt(_NONCE, plaintext, context)
+
+
+def unseal(receiver: bytes, sender: bytes, sealed: bytes, context: bytes, *, group: bytes = b"") -> bytes:
+    """Open with the private key `receiver` what the owner of the key `sender` sealed; one error for all faults."""
+    public = sealed[:KEY_BYTES]
     try:
-        key = X25519PrivateKey.from_private_bytes(private)
-        public = sealed[:KEY_BYTES]
-        shared = key.exchange(X25519PublicKey.from_public_bytes(public))
-        cipher = _cipher(shared, group, public, key.public_key().public_bytes_raw(), context)
-        return cipher.decrypt(_NONCE, sealed[KEY_BYTES:], context)
-    except (InvalidTag, ValueError):
-        raise CryptoError("sealed bytes do not open with this key and context") from None
+        secret = agree(receiver, public) + agree(receiver, sender)
+        info = _PURPOSE + public + sender + public_of(receiver) + context
+        return _cipher(secret, group, info).decrypt(_NONCE, sealed[KEY_BYTES:], context)
+    except (CryptoError, InvalidTag, ValueError):
+        raise CryptoError("sealed bytes do not open with these keys and this context") from None
 
 
-def _cipher(shared: bytes, group: bytes, sender: bytes, receiver: bytes, context: bytes) -> ChaCha20Poly1305:
-    # The two keys have a fixed length, so the parts of `info` cannot run into each other.
-    info = _PURPOSE + sender + receiver + context
-    return ChaCha20Poly1305(HKDF(algorithm=SHA256(), length=32, salt=group, info=info).derive(shared))
+def _cipher(secret: bytes, group: bytes, info: bytes) -> ChaCha20Poly1305:
+    # The purpose and the three keys in `info` have a fixed length, so its parts cannot run into each other.
+    return ChaCha20Poly1305(HKDF(algorithm=SHA256(), length=32, salt=group, info=info).derive(secret))

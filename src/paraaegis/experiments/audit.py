@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from paraaegis.config import Config
 from paraaegis.crypto import lwe
-from paraaegis.crypto.sealing import new_pair
-from paraaegis.crypto.shamir import thresholds
+from paraaegis.crypto.shamir import Q
 from paraaegis.crypto.shuffle import secret_order
 from paraaegis.errors import ConfigError
 from paraaegis.experiments.wire import check_method, make_keys
+from paraaegis.grid import from_grid
 from paraaegis.methods import METHODS, Materials, find_method
 from paraaegis.privacy.audit import mu_bound
 from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon, remark_sensitivity
@@ -28,7 +28,7 @@ from paraaegis.privacy.guarantee import CLIENTS, NOISED, SERVER, mu_against, sen
 from paraaegis.privacy.ledger import Exposure, releases_of
 from paraaegis.protocol.combine import GridSum
 from paraaegis.protocol.lwe_round import LweHalf, unmask
-from paraaegis.protocol.messages import Survivors, Where
+from paraaegis.protocol.messages import Where
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.protect import Protected, Sight, Turn
 from paraaegis.seeds import Purpose, stream
@@ -125,8 +125,8 @@ def game_config(config: Config, rounds: int) -> Config:
     if math.isinf(privacy.epsilon) or math.isinf(privacy.clip):
         raise ConfigError("there is no noise to audit: privacy.epsilon and privacy.clip must be finite")
     quorum = privacy.colluders + 1  # all but one tell the observer their noise, which is then as good as not there
-    if config.protect.method == "lwe-secagg":  # whose secrets only half of the clients may hold shares of
-        quorum = max(quorum, 2 * privacy.colluders)
+    if config.protect.method == "lwe-secagg":  # which needs more honest clients
+        quorum = privacy.colluders + lwe.FORMS[config.protect.lwe].least_honest
     if privacy.calibration == "tight":
         epsilon = epsilon_of(TARGET_MU, privacy.delta)
     else:  # the ε that the Remark gives to noise whose honest, client-level μ is 1
@@ -163,7 +163,7 @@ class Game:
         self._canary = sum(
             (LOUD * part.noise.clip * self._directions[part.what] for part in parts if part.noise), np.zeros(LENGTH)
         ).astype(np.float32)
-        self._pairs = [new_pair() for _ in range(config.federation.clients)]
+        self._names = config.names
 
     def _where(self, part: Exposure) -> Mask:
         if self._partition is None:
@@ -207,7 +207,7 @@ class Game:
 
     def _round(self, update: Vector, number: int, attempt: int) -> Vector:
         """What this round reveals of the first client, in the units of its update; the others send nothing."""
-        clients = len(self._pairs)
+        clients = len(self._names)
         sight = Sight(number, attempt, clients, 1 / clients, self._partition)
         upload = self._half.protect(update, self._turn(sight, 0))
         if isinstance(self._half, LweHalf):  # nobody can take part alone
@@ -217,7 +217,8 @@ class Game:
             total = self._server.open(LENGTH, self._k)
             total.add(upload.payload)
             payload = total.close()
-        return self._half.reveal(payload, sight, float(clients))
+        revealed = self._half.reveal(payload, sight)
+        return from_grid(revealed.steps, revealed.worth * clients)
 
     def _turn(self, sight: Sight, index: int) -> Turn:
         return Turn(
@@ -228,20 +229,19 @@ class Game:
             partition=sight.partition,
             weight=sight.heaviest,
             rng=stream(self._seed, Purpose.NOISE, index, sight.number, sight.attempt + 1),
-            name=str(index),
-            publics={str(i): public for i, (_, public) in enumerate(self._pairs)},
+            name=self._names[index],
+            members=self._names,
         )
 
     def _unmasked(self, half: LweHalf, sight: Sight, uploads: list[Protected]) -> Payload:
         """What the server of lwe-secagg does: add, collect the sums of shares, take the mask off."""
-        total, names, quorum = GridSum(LENGTH, "lwe"), tuple(str(i) for i in range(len(uploads))), len(uploads)
-        rows, where = {}, Where(half.run, "lwe-secagg", LENGTH, sight.number, sight.attempt)
-        for index, (private, _) in enumerate(self._pairs):
-            total.add(uploads[index].payload)
-            shares = {name: uploads[int(name)].shares[str(index)] for name in names}
-            row = half.answer(Survivors(where=where, clients=names, shares=shares), str(index), private, names)
-            rows[index] = np.frombuffer(row.view, "<u4").astype(np.int64)
-        unmask(total, lwe.FORMS[half.form], where, rows, thresholds(quorum, quorum), quorum)
+        total, where = GridSum(LENGTH, "lwe"), Where(half.run, "lwe-secagg", LENGTH, sight.number, sight.attempt)
+        for upload in uploads:
+            total.add(upload.payload)
+        rows = {
+            i: np.sum([upload.shares[name] for upload in uploads], axis=0) % Q for i, name in enumerate(self._names)
+        }
+        unmask(total, lwe.FORMS[half.form], where, rows, half.quorum, len(uploads))
         colluders = range(1, 1 + half.colluders)
         total.values -= sum(self._told(half, sight, index) for index in colluders)
         return total.close()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import numpy as np
 
 from paraaegis.config import Config, make_config
 from paraaegis.cores import each
+from paraaegis.crypto.mac import add_tags
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.shuffle import secret_order
 from paraaegis.crypto.streams import system
@@ -17,6 +18,7 @@ from paraaegis.experiments.wire import make_keys, resolve, wire
 from paraaegis.grid import slices
 from paraaegis.privacy.gaussian import Gaussian, Noise
 from paraaegis.protocol import round as algorithm
+from paraaegis.protocol.binding import sign, view
 from paraaegis.protocol.combine import Sum
 from paraaegis.protocol.messages import Aggregate
 from paraaegis.protocol.partition import places_of
@@ -138,8 +140,8 @@ def bench_round(
     with SecretPool() as secrets, Pool() as pool:
         for ratio in RATIOS:
             progress(f"r = {ratio:g}")
-            silo, open_sum = _silo(ratio, length, (secrets, pool))
-            runs = [_one_round(silo, open_sum, update) for _ in range(repeats)]
+            silos, open_sum = _silos(ratio, length, (secrets, pool))
+            runs = [_one_round(silos, open_sum, update) for _ in range(repeats)]
             phases = {phase: min(run[phase] for run in runs) for phase in runs[0]}
             bench.combine_seconds[str(ratio)] = phases.pop("combine")
             bench.client_seconds[str(ratio)] = phases
@@ -147,21 +149,20 @@ def bench_round(
     return bench
 
 
-def _silo(ratio: float, length: int, pools: tuple[SecretPool, Pool]) -> tuple[Silo, Callable[[], Sum]]:
-    """A client of ten, with secret noise as in deployment."""
+def _silos(ratio: float, length: int, pools: tuple[SecretPool, Pool]) -> tuple[dict[str, Silo], Callable[[], Sum]]:
+    """Ten clients, with secret noise as in deployment."""
     settings = [f"protect.ratio={ratio}", "privacy.noise=secret", f"federation.clients={CLIENTS}"]
     config: Config = resolve(make_config({}, settings), [Still.samples])
     learners = dict.fromkeys(config.names, Still(length))
     wired = wire(config, learners, make_keys(config), "client-0", pools)
-    return wired.silos["client-0"], lambda: wired.server.open(length, wired.plan.k(1))
+    return wired.silos, lambda: wired.server.open(length, wired.plan.k(1))
 
 
-def _one_round(silo: Silo, open_sum: Callable[[], Sum], update: Vector) -> dict[str, float]:
+def _one_round(silos: Mapping[str, Silo], open_sum: Callable[[], Sum], update: Vector) -> dict[str, float]:
     """Seconds of one client's vote, protect and reveal, nothing shared but the order, and of the server's combine."""
     spent: dict[str, float] = {}
-    plan = silo.plan
-    total = CLIENTS * Still.samples
-    state = ClientState(weights=silo.learner.initial(), total=total, heaviest=Still.samples, number=1)
+    silo, plan = silos["client-0"], silos["client-0"].plan
+    state = ClientState(weights=silo.learner.initial(), counts=np.full(CLIENTS, Still.samples))
     silo.once.clear()
     silo.places(1, 0)
 
@@ -172,16 +173,19 @@ def _one_round(silo: Silo, open_sum: Callable[[], Sum], update: Vector) -> dict[
 
     start = time.perf_counter()
     votes = algorithm.vote(silo, update, 1, 0)
-    silo.fingerprint(1, 0, state.weights)
+    silo.fingerprint(1, 0, state.weights, view(silo, state))
     start = timed("vote", start)
     elected = unpack_positions(votes, plan.k(1), plan.length)
     start = time.perf_counter()
-    turn = algorithm.prepare(silo, state, 1, 0, {})
+    turn = algorithm.prepare(silo, state, 1, 0)
     protected = algorithm.protect(silo, turn, update, silo.partition(1, 0, elected))
+    sign(silo, state, 1, 0, protected.steps, elected)
     start = timed("protect", start)
     payload = _combined(open_sum(), protected.payload)
-    start = timed("combine", start)
-    aggregate = Aggregate(1, 0, total, plan.clients, None, payload)
+    timed("combine", start)
+    nonces, tags = zip(*(sign(one, state, 1, 0, protected.steps, elected) for one in silos.values()), strict=True)
+    aggregate = Aggregate(1, 0, plan.clients, None, payload, nonces, add_tags(tags))
+    start = time.perf_counter()
     silo.learner.apply(state.weights, algorithm.reveal(silo, state, aggregate, elected))
     timed("reveal", start)
     return spent

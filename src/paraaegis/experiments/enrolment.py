@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import msgspec
 import tomli_w
 
 from paraaegis.crypto.ckks import new_key, profile
-from paraaegis.crypto.enrol import fingerprint_of, key_id, open_keys, seal_keys
+from paraaegis.crypto.enrol import check_approved, fingerprint_of, key_id, open_keys, seal_keys
 from paraaegis.crypto.keys import (
     FederationKeys,
     load_identity,
@@ -37,6 +39,7 @@ class Shown(msgspec.Struct, kw_only=True, omit_defaults=True):
     profile: str = ""
     ckks_id: str = ""
     leads: bool = False
+    roster: dict[str, str] = {}  # fingerprints of all clients by name, as the secrets came with them
     approved: dict[str, str] = {}  # fingerprints by silo, at a lead
     lead: str = ""  # the fingerprint of the silo that this one takes secrets from
 
@@ -129,7 +132,8 @@ class KeyFolder:
         approved, left, old = self.approved(), self._left(), load_keys(self.keys)
         if without and without not in [*approved, *left]:
             raise KeyFileError(f"{self.path} approved {', '.join(approved) or 'nobody'}, not {without!r}")
-        renewed = fresh_keys(chosen or old.profile, old.epoch + 1)
+        roster = {name: public for name, public in old.roster.items() if name != without}
+        renewed = fresh_keys(chosen or old.profile, old.epoch + 1, roster)
         if without:
             approved.pop(without, None)
             self._write_approved(approved, sorted({*left, without}))  # first, so that the new keys never reach it
@@ -148,17 +152,27 @@ class KeyFolder:
         """The public name of the secrets that lie here; empty if there are none."""
         return key_id(load_keys(self.keys)) if self.keys.exists() else ""
 
-    def seal(self, publics: dict[str, bytes]) -> dict[str, bytes]:
-        """As lead: the secrets for each of these silos; refused whole if one is not approved."""
-        keys, approved, private = load_keys(self.keys), self.approved(), load_identity(self.identity)[0]
-        return {
-            name: seal_keys(keys, private, name, public, approved.get(name, "")) for name, public in publics.items()
-        }
+    def seal(self, publics: dict[str, bytes], name: str) -> dict[str, bytes]:
+        """As the lead, called `name`: secrets and roster for each of these silos; refused whole if one is not approved.
+
+        A silo that is new, or has a new identity, changes the roster, which is then a new epoch for all.
+        """
+        keys, approved, (private, own) = load_keys(self.keys), self.approved(), load_identity(self.identity)
+        for silo, public in publics.items():
+            check_approved(silo, public, approved.get(silo, ""))
+        known = {silo: public for silo, public in keys.roster.items() if approved.get(silo) == fingerprint_of(public)}
+        roster = known | publics | {name: own}
+        if roster != keys.roster:
+            keys = replace(keys, roster=roster, epoch=keys.epoch + 1)
+            save_keys(self.keys, keys)
+        return {silo: seal_keys(keys, private, silo) for silo in publics}
 
     def open(self, sealed: bytes, name: str, lead_public: bytes) -> None:
         """Take up secrets that the lead sealed to this silo."""
         lead = self.lead
         opened = open_keys(sealed, load_identity(self.identity)[0], name, lead_public, lead)
+        if opened.roster.get(name) != self.public:
+            raise KeyFileError(f"the lead's roster has another key for {name} than this silo's; nothing was changed")
         taken, came = self._taken(), _newest(opened)
         known = taken.get(lead, came)  # epochs are one lead's; a new one, whom people named, begins its own
         if came["epoch"] < known["epoch"] or (came["epoch"] == known["epoch"] and came != known):
@@ -177,12 +191,13 @@ class KeyFolder:
         if self.keys.exists():
             keys = load_keys(self.keys)
             shown.key_id, shown.profile, shown.ckks_id = key_id(keys), keys.profile, keys.ckks_id.hex()
+            shown.roster = {name: fingerprint_of(public) for name, public in keys.roster.items()}
         return shown
 
 
-def fresh_keys(chosen: str, epoch: int = 1) -> FederationKeys:
+def fresh_keys(chosen: str, epoch: int = 1, roster: Mapping[str, bytes] | None = None) -> FederationKeys:
     """New secrets of a federation."""
-    return FederationKeys(new_vote_key(), new_key(profile(chosen)), chosen, epoch)
+    return FederationKeys(new_vote_key(), new_key(profile(chosen)), chosen, epoch, roster or {})
 
 
 def _newest(keys: FederationKeys) -> dict[str, Any]:
@@ -200,19 +215,21 @@ def deal(folder: Path, clients: int, chosen: str = PROFILE) -> list[Path]:
     """A folder a silo with its own pair and the common secrets, to be carried there by someone all trust."""
     if clients > MOST_SILOS:
         raise KeyFileError(f"keys are dealt to at most {MOST_SILOS} silos at a time, got {clients}")
-    keys, folders = fresh_keys(chosen), [folder / f"client-{index}" for index in range(clients)]
+    folders = [folder / f"client-{index}" for index in range(clients)]
     if taken := [path for path in [*folders, folder / "server"] if path.exists()]:
         raise KeyFileError(f"{taken[0]} is there already; choose another folder, keys are never overwritten")
-    for path in folders:
-        one = KeyFolder(path)
-        one.create()
-        save_keys(one.keys, keys)
+    silos = {path.name: KeyFolder(path) for path in folders}
+    for silo in silos.values():
+        silo.create()
+    keys = fresh_keys(chosen, roster={name: silo.public for name, silo in silos.items()})
+    for silo in silos.values():
+        save_keys(silo.keys, keys)
     server = folder / "server"
     server.mkdir()
     public = {
         "profile": chosen,
         "key_id": key_id(keys),
-        "clients": {p.name: KeyFolder(p).public.hex() for p in folders},
+        "clients": {name: public.hex() for name, public in keys.roster.items()},
     }
     (server / "public.toml").write_text(tomli_w.dumps(public))
     return [*folders, server]

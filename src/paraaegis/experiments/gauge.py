@@ -26,7 +26,7 @@ from paraaegis.types import Metrics, Vector
 from paraaegis.version import __version__
 
 METHODS = ("fedavg", "dp-fedavg", "lwe-secagg", "serial", "ckks-fedavg", "paraaegis-static", "paraaegis-feedback")
-CLIENTS, ROUNDS = 4, 3
+CLIENTS, ROUNDS = 5, 3  # the fewest that lwe-secagg takes in ring form
 SMALL, LARGE = 20_000, 300_000  # values: one chunk, and several for every process
 POINTS = ((SMALL, 0.1), (LARGE, 0.01), (LARGE, 0.2))
 _OTHERS = {"header", "ballot", "ckks", "shares"}  # kinds of bytes that are not values of four bytes each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -147,8 +147,8 @@ class SiloNode:
         return {**known, "length": length, "leads": secrets.leads}
 
     def seal(self, publics: dict[str, bytes]) -> dict[str, bytes]:
-        """As lead: the federation's secrets, sealed to approved silos."""
-        return self._secrets.seal(publics)
+        """As lead: the federation's secrets and roster, sealed to approved silos."""
+        return self._secrets.seal(publics, self.name)
 
     def open(self, sealed: bytes, lead_public: bytes) -> None:
         """Take up secrets that the lead sealed to this silo."""
@@ -168,6 +168,15 @@ class SiloNode:
                 f"{self.name} has keys of profile {keys.profile!r}, the configuration says {config.protect.profile!r}: "
                 f"`paraaegis keys rotate --profile {config.protect.profile}` at the lead makes others"
             )
+        if strangers := [name for name in config.names if name not in keys.roster]:
+            raise KeyFileError(
+                f"the keys of {self.name} come with no identity of {', '.join(strangers)}: let the lead approve all "
+                "clients and enrol them again, or deal keys to all with `paraaegis keys new`"
+            )
+        if keys.roster[self.name] != load_identity(self.folder / "identity")[1]:
+            raise KeyFileError(
+                f"the keys know {self.name} by another identity than lies in {self.folder}: enrol it again"
+            )
         length = self._facts.length
         plan = check(config, make_plan(config, config.names, length, evaluators(config, self.holdout), run))
         with SecretPool(config.engine.processes) as pool:
@@ -175,8 +184,8 @@ class SiloNode:
             encrypted = plan.k(1) if half.votes else length
             pool.workers = max(1, min(pool.workers, encrypted // WORTH))
             ledger = Ledger(budget(config), self.folder / "ledger.jsonl")
-            silo = make_silo(config, plan, self.name, self.learner, keys, half, ledger, self.holdout)
-            yield replace(silo, identity=load_identity(self.folder / "identity"))
+            identity = load_identity(self.folder / "identity")
+            yield make_silo(config, plan, self.name, self.learner, keys, half, ledger, self.holdout, identity)
 
     def finished(self, state: ClientState) -> None:
         """Keep the final model."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from paraaegis.config import Config, load_config
+from paraaegis.crypto import lwe
 from paraaegis.errors import RunError
 from paraaegis.experiments.folder import RunFolder
 from paraaegis.experiments.wire import check_method, make_keys, resolve
@@ -66,6 +67,7 @@ class Promise(msgspec.Struct, kw_only=True):
     guarantees: list[Guarantee]
     calibrations: list[Calibration]
     spent: Spent | None = None
+    lwe_bits: int | None = None  # lwe-secagg: hardness of the masks with the fewest honest clients in a sum
 
 
 def promise(config: Config) -> Promise:
@@ -135,7 +137,13 @@ def _promise(config: Config, releases: Sequence[Release]) -> Promise:
         simulation=seeded,
         guarantees=guarantees(releases, privacy.delta, privacy.unit),
         calibrations=calibrations(config),
+        lwe_bits=_lwe_bits(config),
     )
+
+
+def _lwe_bits(config: Config) -> int | None:
+    form = lwe.FORMS.get(find_method(config.protect.method).server(config, None).shares)
+    return lwe.hardness(form, config.federation.quorum - config.privacy.colluders) if form else None
 
 
 def calibrations(config: Config) -> list[Calibration]:

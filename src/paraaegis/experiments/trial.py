@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import tomli_w
@@ -104,12 +105,13 @@ def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder
     if missing and _begun(nodes):
         raise RunError(f"{missing[0] / 'identity'} is gone, and the run cannot go on without it; {folder.remedy}")
     if missing and not _is_over(folder):
-        keys = make_keys(resolved)
         for node in nodes.values():
             node.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_config(node / "config.toml", resolved)
+        roster = {name: new_identity(node / "identity") for name, node in nodes.items()}
+        keys = replace(make_keys(resolved), roster=roster)
+        for node in nodes.values():
             save_keys(node / "keys", keys)
-            new_identity(node / "identity")
     return folder, nodes
 
 

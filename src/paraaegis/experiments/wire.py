@@ -14,9 +14,10 @@ from paraaegis.config import Config
 from paraaegis.crypto.ckks import new_key, profile
 from paraaegis.crypto.keys import FederationKeys, derive, new_vote_key
 from paraaegis.crypto.pool import Pool, SecretPool
+from paraaegis.crypto.sealing import public_of
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError
-from paraaegis.methods import Materials, check_carry, check_inside, check_shares, find_method
+from paraaegis.methods import Materials, check_carry, check_inside, check_shares, find_method, least_quorum
 from paraaegis.privacy.budget import budget, noise
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.combine import ServerHalf
@@ -41,9 +42,10 @@ class Wired:
 def resolve(config: Config, samples: list[int]) -> Config:
     """Fill in what depends on the data: the quorum and the smallest data size."""
     federation = config.federation
-    quorum = federation.quorum or max(math.ceil(0.8 * config.sampled), config.privacy.floor)
-    least = federation.min_samples or min(samples)
-    federation = msgspec.structs.replace(federation, quorum=quorum, min_samples=least)
+    least = max(math.ceil(0.8 * config.sampled), config.privacy.floor, least_quorum(config))
+    quorum = federation.quorum or min(least, config.sampled)
+    fewest = federation.min_samples or min(samples)
+    federation = msgspec.structs.replace(federation, quorum=quorum, min_samples=fewest)
     return msgspec.structs.replace(config, federation=federation)
 
 
@@ -124,8 +126,9 @@ def make_silo(
     half: ClientHalf,
     ledger: Ledger,
     holdout: bool,
+    identity: tuple[bytes, bytes],
 ) -> Silo:
-    """One client of a run, by itself."""
+    """One client of a run, by itself; `identity` is its private and public key."""
     index = plan.clients.index(name)
     return Silo(
         name=name,
@@ -139,6 +142,8 @@ def make_silo(
         ledger=ledger,
         simulated=config.privacy.noise == "seeded",
         holdout=holdout,
+        identity=identity,
+        roster=keys.roster,
     )
 
 
@@ -162,8 +167,13 @@ def wire(
     method, once, deltas = find_method(config.protect.method), Once(), Once(keep=plan.history if lagging else 2)
     half = method.client(Materials(config, keys, plan.run, clients_pool))
     ledger = Ledger(budget(config)) if ledger is None else ledger
+    # A run that is resumed must have the same identities: they are part of what its clients agreed on.
+    privates = {name: derive(keys.vote, "simulated identity", name) for name in learners}
+    pairs = {name: (private, public_of(private)) for name, private in privates.items()}
+    keys = replace(keys, roster={name: public for name, (_, public) in pairs.items()})
     alone = {
-        name: make_silo(config, plan, name, learner, keys, half, ledger, holdout) for name, learner in learners.items()
+        name: make_silo(config, plan, name, learner, keys, half, ledger, holdout, pairs[name])
+        for name, learner in learners.items()
     }
     silos = {name: replace(silo, once=once, deltas=deltas, resident=True) for name, silo in alone.items()}
     return Wired(plan, method.server(config, server_pool), silos)

@@ -22,8 +22,11 @@ class Carrier(Protocol):
     def step(self) -> float:
         """What a value is rounded to."""
 
+    def rounded(self, steps: Grid) -> Grid:
+        """The steps as they will be summed."""
+
     def pack(self, steps: Grid, clients: int) -> Payload:
-        """The steps of one client as bytes."""
+        """Rounded steps of one client as bytes."""
 
     def unpack(self, payload: Payload) -> Grid:
         """The summed steps of an aggregate."""
@@ -35,8 +38,12 @@ class Plain:
     hides = False
     step = STEP
 
+    def rounded(self, steps: Grid) -> Grid:
+        """As they are."""
+        return steps
+
     def pack(self, steps: Grid, clients: int) -> Payload:  # noqa: ARG002
-        """4 bytes a value, 8 in chunks with large ones."""
+        """4 bytes per value, 8 in chunks with large ones."""
         return Payload("grid", steps.size, pack_grid(steps))
 
     def unpack(self, payload: Payload) -> Grid:
@@ -56,6 +63,10 @@ class Ckks:
     def step(self) -> float:
         """The profile's."""
         return self.secret.profile.step
+
+    def rounded(self, steps: Grid) -> Grid:
+        """On the profile's grid."""
+        return self.secret.rounded(steps)
 
     def pack(self, steps: Grid, clients: int) -> Payload:
         """Fresh, seeded, symmetric ciphertexts."""

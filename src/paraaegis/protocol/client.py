@@ -1,7 +1,8 @@
 """A client as one step a message, over a state that can be put on disk in between: Idle → Voted → Sent → Idle.
 
 A client trusts its own configuration, not the server: it derives the number of votes and the noise itself and refuses
-what contradicts them. An error leaves the caller with the old state.
+what contradicts them. An error leaves the caller with the old state. A check that needs a key and fails ends the run
+for this client: whether it accepts or refuses must not be a question that a server can ask twice.
 """
 
 from __future__ import annotations
@@ -9,18 +10,23 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+import numpy as np
+
 from paraaegis.cores import soon
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
-from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.privacy.ledger import METRICS, SAMPLES, VOTES
 from paraaegis.protocol import round as algorithm
-from paraaegis.protocol.lwe_round import LweHalf
+from paraaegis.protocol.binding import chained, check_names, prove_count, sign, take_counts, view
+from paraaegis.protocol.lwe_round import seal_shares, sum_shares
 from paraaegis.protocol.messages import (
     VERSION,
     Aggregate,
     Ballot,
     Begin,
     Elected,
+    Ended,
     Finish,
     Hello,
     Message,
@@ -50,7 +56,16 @@ def start(silo: Silo) -> ClientState:
 
 
 def step(silo: Silo, state: ClientState, message: Message) -> tuple[ClientState, Message]:
-    """Answer one message."""
+    """Answer one message. Once a check has failed, every answer is the same."""
+    if state.phase == "ended":
+        return state, Ended(where=message.where)
+    try:
+        return _answered(silo, state, message)
+    except ForgedError:
+        return ClientState(weights=state.weights, phase="ended"), Ended(where=message.where)
+
+
+def _answered(silo: Silo, state: ClientState, message: Message) -> tuple[ClientState, Message]:
     match message:
         case RollCall():
             return state, _hello(silo, state, message)
@@ -83,7 +98,7 @@ def _hello(silo: Silo, state: ClientState, message: RollCall) -> Hello:
         model=digest(silo.learner.initial()).hex(),
         weight=plan.weight(samples),
         fingerprint=fingerprint(silo.vote_key, plan.run, 0, 0, test, silo.ckks_id),
-        public=silo.identity[1],
+        proofs=prove_count(silo),
         applied=state.applied,
         holds=state.number if state.phase == "sent" else 0,
     )
@@ -95,23 +110,23 @@ def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState,
     expect(message, Begin, where)
     _check_begin(silo, state, message)
     watch = Stopwatch()  # its dict is the report's: phases that follow are in it when the reply is packed
-    state = _weighed(silo, state, message)
+    state = take_counts(silo, state, message)
     state = _rescued(silo, state, message.rescue)
     state, report = _catch_up(silo, state, message.aggregates, number - 1, watch)
     if not message.train:
         return state, Reported(where=where, report=report)
     if declined := silo.ledger.refusal(silo.releases(number, attempt)):
         return state, Reported(where=where, report=report, declined=declined)
-    model, weighed = state.weights, (state.total, state.heaviest)
-    mark = soon(lambda: silo.fingerprint(number, attempt, model, weighed))  # which needs the secret order
+    model, seen = state.weights, view(silo, state)
+    mark = soon(lambda: silo.fingerprint(number, attempt, model, seen))  # which needs the secret order
     if silo.half.votes:
         soon(lambda: silo.places(number, attempt))  # the vote asks for them again, and hears of an error
-    turn = algorithm.prepare(silo, state, number, attempt, message.publics)
+    turn = algorithm.prepare(silo, state, number, attempt)
     if silo.prepares:
         turn = replace(turn, ahead=soon(partial(silo.half.ahead, turn, silo.plan.length)))
     with watch("train"):
         update = algorithm.train(silo, state, number)
-    state = replace(state, number=number, attempt=attempt, update=update, mark=mark.result(), turn=turn)
+    state = replace(state, number=number, attempt=attempt, update=update, mark=mark.result(), nonce="", turn=turn)
     if not silo.half.votes:
         return _send(silo, state, None, report, watch)
     silo.ledger.record(silo.releases(number, attempt, [VOTES]))
@@ -139,37 +154,51 @@ def _send(
     silo.ledger.record(silo.releases(number, attempt))
     with watch("protect"):
         partition = None if elected is None else silo.partition(number, attempt, elected)
-        turn = state.turn or algorithm.prepare(silo, state, number, attempt, {})
+        turn = state.turn or algorithm.prepare(silo, state, number, attempt)
         protected = algorithm.protect(silo, turn, update, partition)
+        nonce, tag = sign(silo, state, number, attempt, protected.steps, elected)
+        shares = seal_shares(silo, state, protected.shares)
     mark = state.mark if elected is None else silo.seal_vote(state.mark, elected)
     # Where nothing is kept, nothing can return: the update need not be stored.
     update = None if protected.kept is None else update
-    state = replace(state, phase="sent", update=update, kept=protected.kept, elected=elected, turn=None)
-    where = silo.plan.where(number, attempt)
     upload = Upload(
-        where=where, payload=protected.payload, fingerprint=mark, report=report, shares=dict(protected.shares)
+        where=silo.plan.where(number, attempt),
+        payload=protected.payload,
+        fingerprint=mark,
+        report=report,
+        nonce=nonce,
+        tag=tag,
+        shares=shares,
+    )
+    state = replace(
+        state,
+        phase="sent",
+        update=update,
+        kept=protected.kept,
+        elected=elected,
+        turn=None,
+        nonce=nonce.hex(),
+        share=protected.shares.get(silo.name),
     )
     return state, upload
 
 
 def _survivors(silo: Silo, state: ClientState, message: Survivors) -> tuple[ClientState, Message]:
-    if state.phase != "sent" or not isinstance(silo.half, LweHalf):
+    if state.phase != "sent" or state.share is None:
         raise ProtocolError(f"Survivors came while {silo.name} is {state.phase}; it is answered once, after an upload")
     where = silo.plan.where(state.number, state.attempt)
     expect(message, Survivors, where)
-    row = silo.half.answer(message, silo.name, silo.identity[0], silo.plan.members(state.number))
-    return replace(state, phase="shared"), ShareSum(where=where, row=row)
+    row = sum_shares(silo, state, state.share, message)
+    return replace(state, phase="shared", share=None, opened=state.number), ShareSum(where=where, row=row)
 
 
 def _snapshot(silo: Silo, state: ClientState, message: Peek) -> Snapshot:
     where = silo.plan.where(message.where.number, message.where.attempt)
     expect(message, Peek, where)
-    if odd := sorted(set(message.receivers) - set(silo.plan.clients)):
-        raise ProtocolError(f"models are sealed to enrolled clients only, got {odd[0]!r}")
-    sealed = {
-        name: Blob(silo.seal_model(state.weights, state.applied, name, public))
-        for name, public in message.receivers.items()
-    }
+    if odd := sorted({*message.receivers} - {*silo.plan.clients} | {*message.receivers} & {silo.name}):
+        raise ProtocolError(f"models are sealed to other clients of the run only, got {odd[0]!r}")
+    model = msgspec.msgpack.encode((state.chain, state.weights.tobytes()))
+    sealed = {name: Blob(silo.seal_to(name, model, "model", state.applied)) for name in message.receivers}
     return Snapshot(where=where, applied=state.applied, sealed=sealed)
 
 
@@ -177,18 +206,23 @@ def _rescued(silo: Silo, state: ClientState, rescue: Rescue | None) -> ClientSta
     """Take a peer's model where this client is too far behind. What it sent last is taken as counted."""
     if rescue is None or rescue.applied <= state.applied:
         return state
-    weights = silo.open_model(bytes(rescue.sealed.view), rescue.applied)
+    opened = silo.open_from(rescue.sender, bytes(rescue.sealed.view), "model", rescue.applied)
+    try:
+        chain, model = msgspec.msgpack.decode(opened, type=tuple[str, bytes])
+        weights = algorithm.checked(np.frombuffer(model, dtype=np.float32), silo, "snapshot")
+    except (msgspec.DecodeError, ValueError, UpdateError) as error:
+        raise ForgedError from error
     residual = state.residual
     if silo.half.withholds and state.phase != "idle":
         residual = state.kept if state.phase == "sent" else state.update
-    return replace(state, weights=weights, applied=rescue.applied, residual=residual)
+    return replace(state, weights=weights, chain=chain, applied=rescue.applied, residual=residual)
 
 
 def _finish(silo: Silo, state: ClientState, message: Finish) -> tuple[ClientState, Message]:
     last = message.where.number
     where = silo.plan.where(last)
     expect(message, Finish, where)
-    state = _weighed(silo, state, message)
+    state = take_counts(silo, state, message)
     state = _rescued(silo, state, message.rescue)
     state, report = _catch_up(silo, state, message.aggregates, last, Stopwatch())
     return state, Reported(where=where, report=report)
@@ -209,7 +243,7 @@ def _catch_up(
         metrics = _measured(silo, state) if state.applied else {}
     if metrics and silo.holdout:
         silo.ledger.record(silo.releases(state.applied, 0, [METRICS]))
-    state = replace(state, phase="idle", update=None, kept=None, elected=None, turn=None)
+    state = replace(state, phase="idle", update=None, kept=None, elected=None, turn=None, share=None)
     return state, Report(state.applied, metrics, watch.seconds)
 
 
@@ -223,22 +257,19 @@ def _measured(silo: Silo, state: ClientState) -> Metrics:
 
 
 def _apply(silo: Silo, state: ClientState, aggregate: Aggregate) -> ClientState:
-    number, attempt = aggregate.number, aggregate.attempt
+    number, attempt, chain = aggregate.number, aggregate.attempt, chained(state, aggregate)
     if aggregate.payload is None:  # the round was aborted
-        return algorithm.apply(silo, state, None, aggregate)
-    if len(set(aggregate.clients)) < silo.plan.quorum or not set(aggregate.clients) <= set(silo.plan.members(number)):
-        raise ProtocolError(
-            f"round {number} should be a sum over {silo.plan.quorum} or more of {silo.plan.members(number)}, "
-            f"got {aggregate.clients}"
-        )
+        return replace(algorithm.apply(silo, state, None, aggregate), chain=chain)
+    check_names(silo, state, aggregate)
     elected = None
     if state.phase == "sent" and (state.number, state.attempt) == (number, attempt):
         elected = state.elected
     elif aggregate.elected is not None:
         elected = unpack_positions(aggregate.elected, silo.plan.k(number), silo.plan.length)
     # Clients of one process reveal one aggregate once; each applies it to its own model.
-    delta = silo.deltas((silo.plan.run, number, attempt), lambda: algorithm.reveal(silo, state, aggregate, elected))
-    return algorithm.apply(silo, state, delta, aggregate)
+    told = (silo.plan.run, view(silo, state), chain)
+    delta = silo.deltas(told, lambda: algorithm.reveal(silo, state, aggregate, elected))
+    return replace(algorithm.apply(silo, state, delta, aggregate), chain=chain)
 
 
 def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:
@@ -251,24 +282,7 @@ def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:
             f"{silo.name} answered round {state.number}, attempt {state.attempt} already; it answers each once and "
             f"in order, got round {number}, attempt {attempt}"
         )
-    members = silo.plan.members(number)
-    if message.train and silo.name not in members:
+    if message.train and silo.name not in silo.plan.members(number):
         raise ProtocolError(f"{silo.name} is not drawn for round {number} and does not train in it")
-    if message.publics and tuple(message.publics) != members:
-        raise ProtocolError(f"round {number} has the members {members}, got keys of {tuple(message.publics)}")
-
-
-def _weighed(silo: Silo, state: ClientState, message: Begin | Finish) -> ClientState:
-    """Its own, the total and the heaviest weight are fixed for a run; they scale values and shared noise."""
-    own, total, heaviest = silo.plan.weight(silo.learner.samples), message.total, message.heaviest
-    if state.weight not in (0, own):
-        raise ProtocolError(
-            f"{silo.name} began this run with {state.weight} samples and has {own} now: begin a new run"
-        )
-    if total < own or state.total not in (0, total):
-        raise ProtocolError(f"the total weight must be {state.total or f'at least {own}'}, got {total}")
-    if not own <= heaviest <= total or state.heaviest not in (0, heaviest):
-        raise ProtocolError(f"the heaviest weight must be {state.heaviest or f'{own} to {total}'}, got {heaviest}")
-    if silo.plan.uniform and (total, heaviest) != (len(silo.plan.clients), 1):
-        raise ProtocolError(f"{len(silo.plan.clients)} clients of weight 1 were expected, got {total} and {heaviest}")
-    return replace(state, weight=own, total=total, heaviest=heaviest)
+    if message.train and state.opened == number and not silo.simulated:
+        raise ProtocolError(f"{silo.name} gave out shares in round {number}: its update counts as sent")

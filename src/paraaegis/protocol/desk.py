@@ -8,16 +8,19 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 
-from paraaegis.errors import CryptoError, DriftError, ProtocolError
+from paraaegis.crypto.mac import add_tags
+from paraaegis.errors import CryptoError, DriftError, LostTrustError, ProtocolError
 from paraaegis.protocol.combine import ServerHalf, Sum
 from paraaegis.protocol.messages import (
     Aggregate,
     Begin,
+    Ended,
     Frames,
     Message,
     Report,
     Reported,
     Rescue,
+    Upload,
     expect,
     pack,
     sizes,
@@ -63,6 +66,7 @@ class Desk:
         self.doubtful: set[str] = set()  # who answered with an error: what it has is asked anew
         self.told: dict[str, tuple[int, int]] = {}  # the round in which a client said which round's vote it knows
         self.rescues: dict[str, Rescue] = {}
+        self._ended: set[str] = set()  # whose check of what this server passed on has failed
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}
 
@@ -109,8 +113,10 @@ class Desk:
                 raise ProtocolError(reply.error)
             message = unpack(reply.frames)
             _count_into(line.bytes_up, sizes(message, reply.frames))
+            if isinstance(message, Ended):
+                self._end(reply.client)
             take(reply.client, message)
-        except DriftError:
+        except (DriftError, LostTrustError):
             raise
         except (ProtocolError, CryptoError) as error:
             line.dropped[reply.client] = str(error)
@@ -118,6 +124,15 @@ class Desk:
         finally:
             line.seconds["combine"] = line.seconds.get("combine", 0.0) + time.perf_counter() - start
         return True
+
+    def _end(self, client: str) -> None:
+        self._ended.add(client)
+        if len(self.plan.clients) - len(self._ended) < self.plan.quorum:
+            raise LostTrustError(
+                f"{', '.join(sorted(self._ended))} ended the run, because a check of what the server passed on failed; "
+                f"fewer than {self.plan.quorum} clients are left. Find out who changed a message or a sum"
+            )
+        raise ProtocolError("ended the run, because a check of what the server passed on failed")
 
     def note(self, client: str, report: Report) -> None:
         """Keep a client's report for the lines that it belongs to."""
@@ -143,14 +158,23 @@ class Desk:
         self.state.stopped = f"round {line.round}: {line.declined[first]}"
         return True
 
-    def combine(self, line: Line, total: Sum | None, counted: list[str], elected: Blob | None) -> None:
-        """Line 18 of Algorithm 1: close the sum, or abort the round where too few are left."""
+    def combine(
+        self, line: Line, total: Sum, counted: list[str], elected: Blob | None, uploads: Mapping[str, Upload]
+    ) -> None:
+        """Line 18 of Algorithm 1: close the sum and add up its tags, or abort the round where too few are left."""
         start = time.perf_counter()
         number, attempt = line.round, self.state.attempt
         aggregate = Aggregate(number, attempt)
-        if total is not None and len(counted) >= self.plan.quorum:
-            weight = sum(self.state.weights[client] for client in counted)
-            aggregate = Aggregate(number, attempt, weight, tuple(counted), elected, total.close())
+        if len(counted) >= self.plan.quorum:
+            aggregate = Aggregate(
+                number,
+                attempt,
+                tuple(counted),
+                elected,
+                total.close(),
+                tuple(uploads[client].nonce for client in counted),
+                add_tags(uploads[client].tag for client in counted),
+            )
             line.clients = counted
         now = time.perf_counter()
         line.seconds["combine"] = line.seconds.get("combine", 0.0) + now - start
@@ -196,7 +220,7 @@ def same(values: Mapping[str, str], what: str, wanted: str | None = None) -> Non
     usual = wanted or (Counter(values.values()).most_common(1)[0][0] if values else "")
     odd = sorted(client for client, value in values.items() if value != usual)
     if odd:
-        raise DriftError(f"{what} differ: {', '.join(odd)} not like the others; nothing was mixed")
+        raise DriftError(f"{what} differ from the other clients' at {', '.join(odd)}; nothing was aggregated")
 
 
 def _count_into(counted: dict[str, int], more: Mapping[str, int]) -> None:

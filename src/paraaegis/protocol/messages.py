@@ -13,7 +13,7 @@ import msgspec
 from paraaegis.errors import ProtocolError
 from paraaegis.types import Blob, Buffer, Metrics, Payload, primed
 
-VERSION = 1
+VERSION = 2
 Frames = tuple[Buffer, ...]
 
 
@@ -37,17 +37,18 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One round's outcome. `weight` is the sum over `clients`, whose uploads are in it; none: the round was aborted.
+    """One round's outcome: the sum over `clients`, with the nonces of their uploads; none: the round is void.
 
-    `elected` is left out for clients that took part, who know it.
+    `elected` is left out for clients that took part, who know it. `tag` is the sum of the uploads' tags.
     """
 
     number: int
     attempt: int
-    weight: int = 0
     clients: tuple[str, ...] = ()
     elected: Blob | None = None
     payload: Payload | None = None
+    nonces: tuple[bytes, ...] = ()
+    tag: bytes = b""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -60,6 +61,7 @@ class Rescue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A peer's model after `applied` rounds, sealed to a client that the kept aggregates no longer reach."""
 
     applied: int
+    sender: str
     sealed: Blob
 
 
@@ -74,7 +76,7 @@ class Hello(Message, frozen=True, tag="hello"):
     model: str
     weight: int
     fingerprint: str
-    public: bytes = b""  # to which key shares for this client are sealed
+    proofs: dict[str, bytes] = {}  # of its weight, one for each fellow client
     applied: int = 0  # rounds in its model
     holds: int = 0  # the round whose elected positions it still knows
 
@@ -82,11 +84,10 @@ class Hello(Message, frozen=True, tag="hello"):
 class Begin(Message, frozen=True, tag="begin"):
     """Server: the aggregates this client has not seen; train, unless it is asked to report only."""
 
-    total: int
     aggregates: tuple[Aggregate, ...]
     train: bool = True
-    heaviest: int = 0  # the largest weight of an enrolled client
-    publics: dict[str, bytes] = {}  # lwe-secagg: to which keys this round's shares are sealed
+    counts: dict[str, int] = {}  # every client's weight, unless weights are uniform
+    proofs: dict[str, bytes] = {}  # of these weights, each made by its client for this one
     rescue: Rescue | None = None
 
 
@@ -110,18 +111,20 @@ class Upload(Message, frozen=True, tag="upload"):
     payload: Payload
     fingerprint: str
     report: Report
-    shares: dict[str, Blob] = {}  # lwe-secagg: shares of this client's secret, sealed to each member
+    nonce: bytes = b""  # fresh for each upload
+    tag: bytes = b""
+    shares: dict[str, Blob] = {}  # lwe-secagg: shares of this client's secret, sealed to each fellow member
 
 
 class Survivors(Message, frozen=True, tag="survivors"):
-    """Server: whose uploads were summed, and the sealed shares that they addressed to this client."""
+    """Server: whose uploads were summed, and the sealed shares that the others of them addressed to this client."""
 
     clients: tuple[str, ...]
     shares: dict[str, Blob]
 
 
 class ShareSum(Message, frozen=True, tag="share-sum"):
-    """Client: the sum of the survivors' shares that it holds."""
+    """Client: the sum of the survivors' shares that it holds, its own included."""
 
     row: Blob
 
@@ -129,16 +132,16 @@ class ShareSum(Message, frozen=True, tag="share-sum"):
 class Finish(Message, frozen=True, tag="finish"):
     """Server: the last aggregates; the run is over."""
 
-    total: int
     aggregates: tuple[Aggregate, ...]
-    heaviest: int = 0
+    counts: dict[str, int] = {}
+    proofs: dict[str, bytes] = {}
     rescue: Rescue | None = None
 
 
 class Peek(Message, frozen=True, tag="peek"):
-    """Server: asks for the model, sealed to clients that fell far behind, by their names and public keys."""
+    """Server: asks for the model, sealed to clients that fell far behind."""
 
-    receivers: dict[str, bytes]
+    receivers: tuple[str, ...]
 
 
 class Snapshot(Message, frozen=True, tag="snapshot"):
@@ -155,8 +158,24 @@ class Reported(Message, frozen=True, tag="reported"):
     declined: str = ""
 
 
+class Ended(Message, frozen=True, tag="ended"):
+    """Client: a check of what the server passed on has failed; it says this and nothing else from then on."""
+
+
 AnyMessage = (
-    RollCall | Hello | Begin | Ballot | Elected | Upload | Survivors | ShareSum | Peek | Snapshot | Finish | Reported
+    RollCall
+    | Hello
+    | Begin
+    | Ballot
+    | Elected
+    | Upload
+    | Survivors
+    | ShareSum
+    | Peek
+    | Snapshot
+    | Finish
+    | Reported
+    | Ended
 )
 primed(AnyMessage)
 Some = TypeVar("Some", bound=Message)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from paraaegis.crypto.sealing import KEY_BYTES
 from paraaegis.errors import DriftError, ProtocolError
 from paraaegis.protocol.desk import Desk, Steps, same
 from paraaegis.protocol.messages import (
@@ -25,7 +24,7 @@ from paraaegis.protocol.state import Line
 
 
 def welcome(desk: Desk, hellos: Mapping[str, Hello]) -> None:
-    """Take down what clients are and have; refuses those that are not like the others."""
+    """Record each client's hello; refuses clients that differ from the others."""
     agreed = desk.state.agreed
     same({client: hello.config for client, hello in hellos.items()}, "configurations", desk.plan.config)
     same({client: hello.model for client, hello in hellos.items()}, "first models", agreed[0])
@@ -40,14 +39,14 @@ def _enter(desk: Desk, client: str, hello: Hello) -> None:
         raise ProtocolError(f"{client} has {hello.weight} samples, at least {least} are needed")
     if (known := state.weights.get(client, hello.weight)) != hello.weight:
         raise ProtocolError(f"{client} came back with other sample counts: {known} became {hello.weight}")
-    if len(hello.public) != KEY_BYTES:
-        raise ProtocolError(f"{client} came with a public key of {len(hello.public)} bytes, not {KEY_BYTES}")
+    if hello.proofs and set(hello.proofs) != {*plan.clients} - {client}:
+        raise ProtocolError(f"{client} should prove its sample count to every other client, got {list(hello.proofs)}")
     if hello.applied > state.number:
         raise ProtocolError(
             f"{client} is past round {hello.applied}, the server's state is of round {state.number}: it is old"
         )
     state.agreed = hello.model, hello.fingerprint
-    state.weights[client], state.publics[client] = hello.weight, hello.public
+    state.weights[client], state.proofs[client] = hello.weight, hello.proofs
     state.seen[client], desk.told[client] = hello.applied, (state.number, hello.holds)
     desk.doubtful.discard(client)
 
@@ -79,12 +78,12 @@ def rescue(desk: Desk, line: Line, where: Where, clients: Collection[str]) -> St
     if not late:
         return
 
-    def take(_: str, reply: Message) -> None:
+    def take(peer: str, reply: Message) -> None:
         snapshot = expect(reply, Snapshot, where)
-        desk.rescues = {client: Rescue(snapshot.applied, sealed) for client, sealed in snapshot.sealed.items()}
+        desk.rescues = {client: Rescue(snapshot.applied, peer, sealed) for client, sealed in snapshot.sealed.items()}
 
     peers = set(desk.plan.clients) - set(late) - desk.silent
-    request = Peek(where=where, receivers={client: desk.state.publics[client] for client in late})
+    request = Peek(where=where, receivers=tuple(late))
     for peer in sorted(peers, key=lambda name: (-desk.state.seen[name], desk.plan.clients.index(name))):
         yield from _ask_aside(desk, line, {peer: request}, take)
         if desk.rescues:
@@ -119,17 +118,27 @@ def called(desk: Desk, members: set[str]) -> list[str]:
 
 def begins(desk: Desk, where: Where, members: set[str]) -> dict[str, Message]:
     """The round's first messages."""
-    weights = desk.weights
-    publics = {client: desk.state.publics[client] for client in sorted(members, key=desk.plan.clients.index)}
     return {
         client: Begin(
             where=where,
-            total=sum(weights),
             aggregates=missed(desk, client),
             train=client in members,
-            heaviest=max(weights),
-            publics=publics if desk.half.shares else {},
+            counts=counts(desk, client),
+            proofs=proofs(desk, client),
             rescue=desk.rescues.get(client),
         )
         for client in called(desk, members)
     }
+
+
+def counts(desk: Desk, client: str) -> dict[str, int]:
+    """Every client's weight, for one that has not applied a round yet: from then on it knows them."""
+    if desk.plan.uniform or desk.state.seen[client]:
+        return {}
+    return {name: desk.state.weights[name] for name in desk.plan.clients}
+
+
+def proofs(desk: Desk, client: str) -> dict[str, bytes]:
+    """What the others prove these weights by, to this client."""
+    made = desk.state.proofs if counts(desk, client) else {}
+    return {name: proof[client] for name, proof in made.items() if client in proof}

@@ -10,20 +10,21 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paraaegis.cores import soon
 from paraaegis.crypto.lwe import Cover
 from paraaegis.errors import ProtocolError, UpdateError
-from paraaegis.grid import from_grid, grid_of
+from paraaegis.grid import grid_of
 from paraaegis.privacy.gaussian import Gaussian, Noise
 from paraaegis.privacy.ledger import Exposure, Seen
 from paraaegis.protocol.carriers import Carrier
 from paraaegis.protocol.combine import expect_kind, expect_length
 from paraaegis.protocol.partition import Partition
-from paraaegis.types import Blob, Grid, Payload, Vector
+from paraaegis.types import Grid, Payload, Vector
 
 Ahead: TypeAlias = Noise | Cover | None  # what of an upload is made before its update is known
 LEAST_NOISE = 2.0  # steps: shares of less would not add up to the sum's noise once each is rounded
@@ -42,7 +43,7 @@ class Sight:
 
 @dataclass(frozen=True)
 class Turn(Sight):
-    """What an upload is made with, beside that: this client's n_i/W, its noise and, for shares, its peers' keys.
+    """What an upload is made with, in addition to that: this client's n_i/W, its noise and, for shares, who gets one.
 
     `ahead`: what its half makes while the client trains. Nothing else may draw from `rng` before it is there.
     """
@@ -50,7 +51,7 @@ class Turn(Sight):
     weight: float
     rng: np.random.Generator
     name: str
-    publics: Mapping[str, bytes]
+    members: tuple[str, ...]
     ahead: Future[Ahead] | None = None
 
     def ready(self) -> Ahead:
@@ -65,11 +66,23 @@ class Turn(Sight):
 
 @dataclass(frozen=True)
 class Protected:
-    """What leaves, and what stays to be carried into the next round (None: nothing is carried)."""
+    """What leaves, and what stays to be carried into the next round (None: nothing is carried).
+
+    `steps` are the whole numbers that this upload adds to the sum, in parameter order. `shares`, by member, are of the
+    secret that masks it.
+    """
 
     payload: Payload
+    steps: Grid
     kept: Vector | None = None
-    shares: Mapping[str, Blob] = field(default_factory=dict)
+    shares: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+
+class Revealed(NamedTuple):
+    """A sum as whole numbers in parameter order, and what a grid step of it is worth in steps of the update."""
+
+    steps: Grid
+    worth: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -95,9 +108,9 @@ class Guard:
         return noise
 
     def steps(self, values: Vector, turn: Turn, noise: Noise) -> Grid:
-        """What this guard sends, in whole grid steps."""
+        """What this guard sends, in whole grid steps on the carrier's own grid."""
         if self.gaussian is None:
-            return grid_of(lambda _, where: values[where], values.size, turn.weight)
+            return self.carrier.rounded(grid_of(lambda _, where: values[where], values.size, turn.weight))
         share = self._share(turn)
         sigma = turn.weight * share * self.gaussian.sigmas[turn.number - 1]
         if self.quorum and 0 < sigma < LEAST_NOISE * self.carrier.step:
@@ -106,7 +119,7 @@ class Guard:
                 "set a larger privacy.inside_clip or protect.profile = 'precise'"
             )
         noised = self.gaussian.perturb(values, turn.number, noise, share)
-        return grid_of(noised, values.size, turn.weight)
+        return self.carrier.rounded(grid_of(noised, values.size, turn.weight))
 
     def _share(self, turn: Turn) -> float:
         if not self.quorum:
@@ -149,8 +162,8 @@ class ClientHalf(Protocol):
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """What of this update leaves the client."""
 
-    def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:
-        """`factor` times the sum of all clients' weighted updates, in parameter order."""
+    def reveal(self, aggregate: Payload, sight: Sight) -> Revealed:
+        """The sum of all clients' weighted updates."""
 
 
 @dataclass(frozen=True)
@@ -176,12 +189,12 @@ class Whole:
 
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """See ClientHalf."""
-        payload = self.guard.carrier.pack(self.guard.steps(update, turn, turn.noise()), turn.clients)
-        return Protected(payload, self.guard.kept(update))
+        steps = self.guard.steps(update, turn, turn.noise())
+        return Protected(self.guard.carrier.pack(steps, turn.clients), steps, self.guard.kept(update))
 
-    def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:  # noqa: ARG002
+    def reveal(self, aggregate: Payload, sight: Sight) -> Revealed:  # noqa: ARG002
         """See ClientHalf."""
-        return from_grid(self.guard.carrier.unpack(aggregate), factor)
+        return Revealed(self.guard.carrier.unpack(aggregate))
 
 
 @dataclass(frozen=True)
@@ -215,16 +228,18 @@ class Parallel:
         packing = soon(lambda: self.inside.carrier.pack(chosen, turn.clients))  # and meanwhile the outside
         kept: Vector | None = outside
         rest: tuple[Payload, ...] = ()
+        others: Grid | None = None
         if self.outside is not None:
-            steps = partition.travelling(self.outside.steps(outside, turn, noise))
-            rest = (self.outside.carrier.pack(steps, turn.clients),)
+            others = self.outside.steps(outside, turn, noise)
+            rest = (self.outside.carrier.pack(partition.travelling(others), turn.clients),)
             kept = self.outside.kept(outside)
+        steps = partition.filled(chosen, others)
         if (cut := self.inside.kept(inside)) is not None:
             kept = np.zeros_like(update) if kept is None else kept
             kept[partition.inside] = cut
-        return Protected(Payload("parallel", update.size, parts=(packing.result(), *rest)), kept)
+        return Protected(Payload("parallel", update.size, parts=(packing.result(), *rest)), steps, kept)
 
-    def reveal(self, aggregate: Payload, sight: Sight, factor: float) -> Vector:
+    def reveal(self, aggregate: Payload, sight: Sight) -> Revealed:
         """See ClientHalf. Lines 20 and 21 of Algorithm 1."""
         partition = _partition(sight.partition)
         expect_kind(aggregate, "parallel", 1 if self.outside is None else 2)
@@ -232,7 +247,7 @@ class Parallel:
             expect_length(part, count)
         inside = self.inside.carrier.unpack(aggregate.parts[0])
         outside = None if self.outside is None else self.outside.carrier.unpack(aggregate.parts[1])
-        return from_grid(partition.merge(inside, outside), factor)
+        return Revealed(partition.merge(inside, outside))
 
 
 def _partition(partition: Partition | None) -> Partition:

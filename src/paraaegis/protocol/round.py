@@ -7,12 +7,14 @@ aggregate, which the paper puts at a round's end, opens the next one here, so th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.grid import from_grid
+from paraaegis.protocol.binding import verify, weight_of
 from paraaegis.protocol.desk import Desk, Steps, same
 from paraaegis.protocol.messages import Aggregate, Ballot, Elected, Message, Upload, expect
 from paraaegis.protocol.news import begins, called, rescue
@@ -21,7 +23,7 @@ from paraaegis.protocol.protect import Protected, Sight, Turn
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import Tally, cast, pack_positions, select
-from paraaegis.types import Blob, Mask, Vector
+from paraaegis.types import Blob, Mask, Payload, Vector
 
 
 def train(silo: Silo, state: ClientState, number: int) -> Vector:
@@ -43,18 +45,18 @@ def vote(silo: Silo, update: Vector, number: int, attempt: int) -> Blob:
     return cast(chosen, silo.places(number, attempt))
 
 
-def prepare(silo: Silo, state: ClientState, number: int, attempt: int, publics: Mapping[str, bytes]) -> Turn:
+def prepare(silo: Silo, state: ClientState, number: int, attempt: int) -> Turn:
     """What an upload is made with, as far as it is known before the vote."""
     return Turn(
         number=number,
         attempt=attempt,
         clients=silo.plan.sampled,
-        heaviest=state.heaviest / state.total,
+        heaviest=state.heaviest,
         partition=None,
         weight=silo.plan.weight(silo.learner.samples) / state.total,
         rng=silo.noise(number, attempt),
         name=silo.name,
-        publics=publics,
+        members=silo.plan.members(number),
     )
 
 
@@ -70,7 +72,7 @@ def serve_round(desk: Desk, number: int) -> Steps:
     tally, total = Tally(k, plan.length), half.open(plan.length, k)
     members = set(plan.members(number))  # line 3
     ballots: dict[str, str] = {}
-    uploads: dict[str, str] = {}
+    uploads: dict[str, Upload] = {}
 
     def take_ballot(client: str, reply: Message) -> None:
         ballot = expect(reply, Ballot, where)
@@ -81,9 +83,10 @@ def serve_round(desk: Desk, number: int) -> Steps:
 
     def take_upload(client: str, reply: Message) -> None:
         upload = expect(reply, Upload, where)
-        same({**uploads, client: upload.fingerprint}, "models or elected positions")
+        prints = {name: one.fingerprint for name, one in uploads.items()}
+        same({**prints, client: upload.fingerprint}, "models or elected positions")
         total.add(upload.payload)  # line 18, one client at a time
-        uploads[client] = upload.fingerprint
+        uploads[client] = msgspec.structs.replace(upload, payload=Payload(upload.payload.kind, 0))
         desk.note(client, upload.report)
 
     def take_first(client: str, reply: Message) -> None:
@@ -106,23 +109,23 @@ def serve_round(desk: Desk, number: int) -> Steps:
         elected, line.agreement = pack_positions(chosen), tally.agreement(chosen)
         message = Elected(where=where, positions=elected)  # line 11
         counted = yield from desk.ask(line, dict.fromkeys(counted, message), take_upload)  # lines 12 to 17
-    desk.combine(line, total, counted, elected)
+    desk.combine(line, total, counted, elected, uploads)
 
 
 def reveal(silo: Silo, state: ClientState, aggregate: Aggregate, elected: Mask | None) -> Vector:
-    """Lines 20 and 21: decrypt, reorganise; the mean over the clients that arrived."""
+    """Lines 20 and 21: decrypt, reorganise, check; the mean over the clients in the sum."""
     payload, number, attempt = aggregate.payload, aggregate.number, aggregate.attempt
     if payload is None or payload.length != silo.plan.length:
         raise ProtocolError(f"round {number} should carry {silo.plan.length} values, got {payload and payload.length}")
-    if not 0 < aggregate.weight <= state.total or (silo.plan.uniform and aggregate.weight != len(aggregate.clients)):
-        raise ProtocolError(f"round {number} should weigh 1 to {state.total}, got {aggregate.weight}")
     partition = None
     if silo.half.votes:
         if elected is None:
             raise ProtocolError(f"round {number} came without its elected positions")
         partition = silo.partition(number, attempt, elected)
-    sight = Sight(number, attempt, silo.plan.sampled, state.heaviest / state.total, partition)
-    return silo.half.reveal(payload, sight, state.total / aggregate.weight)
+    sight = Sight(number, attempt, silo.plan.sampled, state.heaviest, partition)
+    revealed = silo.half.reveal(payload, sight)
+    verify(silo, state, aggregate, revealed.steps, elected)
+    return from_grid(revealed.steps, revealed.worth * (state.total / weight_of(silo, state, aggregate)))
 
 
 def apply(silo: Silo, state: ClientState, delta: Vector | None, aggregate: Aggregate) -> ClientState:

@@ -11,7 +11,7 @@ from paraaegis.errors import ProtocolError
 from paraaegis.protocol.desk import Desk, Exchange, Item, Reply, Steps
 from paraaegis.protocol.lwe_round import serve_lwe_round
 from paraaegis.protocol.messages import Finish, Hello, Message, Reported, RollCall, expect
-from paraaegis.protocol.news import missed, rescue, welcome
+from paraaegis.protocol.news import counts, missed, proofs, rescue, welcome
 from paraaegis.protocol.round import serve_round
 from paraaegis.protocol.state import Line, ServerState
 
@@ -63,9 +63,9 @@ def _finish(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
     finishes: dict[str, Message] = {
         client: Finish(
             where=where,
-            total=sum(desk.weights),
-            heaviest=max(desk.weights),
             aggregates=missed(desk, client),
+            counts=counts(desk, client),
+            proofs=proofs(desk, client),
             rescue=desk.rescues.get(client),
         )
         for client in clients

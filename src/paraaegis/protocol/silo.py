@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
 from paraaegis.crypto.keys import derive, tag
-from paraaegis.crypto.sealing import new_pair, seal, unseal
+from paraaegis.crypto.sealing import agree, new_pair, seal, unseal
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
-from paraaegis.errors import ProtocolError
+from paraaegis.errors import CryptoError, ForgedError
 from paraaegis.privacy.ledger import Exposure, Ledger, Release, releases_of
 from paraaegis.protocol.messages import VERSION
 from paraaegis.protocol.once import Once
@@ -45,7 +45,17 @@ class Silo:
     resident: bool = False  # whether its states stay in memory between messages
     simulated: bool = True  # whether its noise can be replayed
     holdout: bool = False  # whether it evaluates on data of its own
-    identity: tuple[bytes, bytes] = field(default_factory=new_pair, repr=False)  # private and public, for shares
+    identity: tuple[bytes, bytes] = field(default_factory=new_pair, repr=False)  # private and public
+    roster: Mapping[str, bytes] = field(default_factory=dict)  # every client's public identity key
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the method's clients share keys, by which they check what the server passes on."""
+        return any(part.server != "clear" for part in self.half.exposures)
+
+    def shared_with(self, peer: str) -> bytes:
+        """The long-term secret of this client and a fellow client."""
+        return agree(self.identity[0], self.roster[peer])
 
     def releases(self, number: int, attempt: int, parts: Iterable[Exposure] | None = None) -> list[Release]:
         """What this client lets go in this round: these parts, or those of its update."""
@@ -83,32 +93,33 @@ class Silo:
             lambda: Partition.of(elected, self.order(number, attempt)),
         )
 
-    def seal_model(self, weights: Vector, applied: int, receiver: str, public: bytes) -> bytes:
-        """The model, for one fellow client; the clients' common secret keeps it from a server with a key of its own."""
-        return seal(public, weights.tobytes(), self._rescue(applied, receiver), group=self._group)
+    def seal_to(self, receiver: str, content: bytes, *purpose: str | int | bytes) -> bytes:
+        """Bytes that only this fellow client can open, for this purpose, knowing that they are from this one."""
+        context = self._box(self.name, receiver, purpose)
+        return seal(self.identity[0], self.roster[receiver], content, context, group=self._group)
 
-    def open_model(self, sealed: bytes, applied: int) -> Vector:
-        """The model that a fellow client sealed to this one."""
-        content = unseal(self.identity[0], sealed, self._rescue(applied, self.name), group=self._group)
-        weights: Vector = np.frombuffer(content, dtype=np.float32)
-        if weights.size != self.plan.length:
-            raise ProtocolError(f"a snapshot of {self.plan.length} values was expected, got {weights.size}")
-        return weights
+    def open_from(self, sender: str, sealed: bytes, *purpose: str | int | bytes) -> bytes:
+        """What this fellow client sealed to this one."""
+        if sender not in self.roster:
+            raise ForgedError
+        context = self._box(sender, self.name, purpose)
+        try:
+            return unseal(self.identity[0], self.roster[sender], sealed, context, group=self._group)
+        except CryptoError as error:
+            raise ForgedError from error
 
     @property
     def _group(self) -> bytes:
-        return derive(self.vote_key, "snapshot", self.plan.run)
+        return derive(self.vote_key, "seal", self.plan.run)
 
-    def _rescue(self, applied: int, receiver: str) -> bytes:
-        return msgspec.msgpack.encode([self.plan.run, applied, receiver])
+    def _box(self, sender: str, receiver: str, purpose: tuple[str | int | bytes, ...]) -> bytes:
+        return msgspec.msgpack.encode([self.plan.run, sender, receiver, *purpose])
 
     def seal_vote(self, mark: str, elected: Mask) -> str:
         """A ballot's fingerprint with the outcome of the vote: equal at every client that was told the same."""
         return tag(self.vote_key, bytes.fromhex(mark), digest(np.packbits(elected))).hex()
 
-    def fingerprint(self, number: int, attempt: int, model: Vector, weights: tuple[int, int] = (0, 0)) -> str:
-        """Equal at every client whose model, order where there is a vote, total and heaviest weight are equal."""
+    def fingerprint(self, number: int, attempt: int, model: Vector, view: bytes) -> str:
+        """Equal at every client whose model, view and, where there is a vote, order are equal."""
         order = self.order(number, attempt) if self.half.votes else None
-        return fingerprint(
-            self.vote_key, self.plan.run, number, attempt, order, digest(model) + msgspec.msgpack.encode(weights)
-        )
+        return fingerprint(self.vote_key, self.plan.run, number, attempt, order, digest(model) + view)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import msgspec
@@ -15,14 +15,15 @@ from paraaegis.protocol.messages import Aggregate
 from paraaegis.protocol.protect import Turn
 from paraaegis.types import Arrays, Mask, Vector
 
-Phase = Literal["idle", "voted", "sent", "shared"]
+Phase = Literal["idle", "voted", "sent", "shared", "ended"]
 
 
 @dataclass(frozen=True, eq=False)
 class ClientState:
     """A client between two messages: Idle → Voted → Sent → Idle, for lwe-secagg Idle → Sent → Shared → Idle.
 
-    `number` and `attempt` are the last answered: each is answered once, because a repeated order links rounds.
+    `number` and `attempt` are the last answered: each is answered once, because a repeated order links rounds. A check
+    that fails ends the run for this client: from Ended there is no way back.
     """
 
     weights: Vector  # the model after `applied` rounds
@@ -30,15 +31,27 @@ class ClientState:
     number: int = 0
     attempt: int = 0
     applied: int = 0
-    weight: int = 0  # its own, fixed for the run
-    total: int = 0  # W, fixed for the run
-    heaviest: int = 0  # the largest weight in it
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # weights by client, fixed
+    chain: str = ""  # digest of all that it was told so far, see binding.py
+    nonce: str = ""  # of its upload in round `number`
+    share: NDArray[np.int64] | None = None  # lwe-secagg, sent: its share of its own secret
+    opened: int = 0  # lwe-secagg: the last round in which it gave out a sum of shares
     residual: Vector | None = None  # feedback: what goes into the next update
     update: Vector | None = None  # voted: what to send; sent: what returns to the residual if it was not counted
     kept: Vector | None = None  # sent: the residual if the upload was counted
     mark: str = ""  # the fingerprint of round `number`
     elected: Mask | None = None  # sent: the elected positions of round `number`
     turn: Turn | None = None  # voted: what the upload is made with, where the process stays; never stored
+
+    @property
+    def total(self) -> int:
+        """W, the sum of all weights."""
+        return int(self.counts.sum())
+
+    @property
+    def heaviest(self) -> float:
+        """The largest share of W that a client has."""
+        return float(self.counts.max() / self.total)
 
     def to_arrays(self) -> Arrays:
         """Named arrays that `from_arrays` reads back."""
@@ -56,7 +69,7 @@ class ClientState:
 
     @classmethod
     def _stored(cls) -> list[str]:
-        return [field.name for field in fields(cls) if field.name != "turn"]
+        return [one.name for one in fields(cls) if one.name != "turn"]
 
 
 class Line(msgspec.Struct, kw_only=True):
@@ -83,12 +96,13 @@ class ServerState(msgspec.Struct, kw_only=True):
     attempt: int = 0  # of every round from here on; a run that goes on with fresh noise must not repeat an order
     weights: dict[str, int] = {}  # of enrolled clients: sample counts, or 1 each
     agreed: tuple[str, str] = ("", "")  # what all said at first: digest of the first model, fingerprint of a test order
-    publics: dict[str, bytes] = {}  # of enrolled clients: what shares and models for them are sealed to
+    proofs: dict[str, dict[str, bytes]] = {}  # of enrolled clients: what each of them proves its weight by, to whom
     seen: dict[str, int] = {}  # the last round each client has applied
     history: list[Aggregate] = []  # kept apart from the rest of the state, see encode_state
     lines: int = 0  # written so far
     pending: Line | None = None  # the last round's line, whose metrics have not come yet
     stopped: str = ""  # why the run ended before its last round
+    opening: tuple[int, int] = (0, 0)  # lwe-secagg: the last round and attempt for which shares were asked
 
     @property
     def late(self) -> list[str]:

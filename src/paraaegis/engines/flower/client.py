@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -13,9 +14,9 @@ from flwr.clientapp import ClientApp
 
 from paraaegis.engines.flower.frames import from_records, to_error, to_records
 from paraaegis.engines.flower.store import Store
-from paraaegis.errors import ParaAegisError, ProtocolError, UpdateError
+from paraaegis.errors import ForgedError, ParaAegisError, ProtocolError, UpdateError
 from paraaegis.protocol import client
-from paraaegis.protocol.messages import Begin, Finish, Frames, pack, unpack
+from paraaegis.protocol.messages import Begin, Ended, Finish, Frames, pack, unpack
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 
@@ -109,7 +110,9 @@ def answer(node: Node, frames: Frames) -> Frames:
         new, reply = client.step(silo, state, message)
         if new is not state:
             store.save(new, silo.learner.state() if trains else None, again)
-        if isinstance(message, Finish):
+        if isinstance(reply, Ended):
+            sys.stderr.write(f"{silo.name}, run {run}: {ForgedError()}\n")  # for its people; the server hears less
+        elif isinstance(message, Finish):
             node.finished(new)
             store.finish()
     return pack(reply)

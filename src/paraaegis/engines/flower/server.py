@@ -76,16 +76,18 @@ class GridCarrier:
         return lengths[clients[0]]
 
     def enrol(self, clients: Sequence[str]) -> None:
-        """Relay the lead's secrets, sealed, to clients that have none or old ones."""
+        """Relay the lead's secrets and roster, sealed, where a client has none or old ones.
+
+        Then all get them: a client that is new to the roster is new to everyone.
+        """
         lead = next((client for client in clients if self._cards[client].leads), None)
         if lead is None:
             return
-        current = self._cards[lead].key_id
-        late = {client: self._cards[client].public for client in clients if self._cards[client].key_id != current}
-        if not late:
+        if len({self._cards[client].key_id for client in clients}) == 1:
             return
-        self._say(f"{lead} seals the federation's secrets to {', '.join(late)}")
-        sealed = self._ask({lead: RecordDict({"publics": ConfigRecord(dict(late))})}, "query.seal")[lead]
+        publics = {client: self._cards[client].public for client in clients if client != lead}
+        self._say(f"{lead} seals the federation's secrets to {', '.join(publics)}")
+        sealed = self._ask({lead: RecordDict({"publics": ConfigRecord(dict(publics))})}, "query.seal")[lead]
         parcels = {
             client: RecordDict({"sealed": ConfigRecord({"secrets": secrets, "lead": self._cards[lead].public})})
             for client, secrets in sealed.config_records["sealed"].items()

@@ -1,0 +1,53 @@
+"""Loops compiled to machine code by numba, the first time that one is called."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled form of a function over arrays. It runs without the interpreter's lock and is kept on disk.
+
+    numba keeps it next to the source or in the user's cache folder, or in NUMBA_CACHE_DIR if that is set. Where none
+    of these can be written to, a folder of ours is used; failing that, every process compiles again.
+    """
+    import numba
+
+    try:
+        return numba.njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
+    except RuntimeError:  # numba found no folder that it can write to
+        folder = _private_folder()
+    if folder is None:
+        _warn_once()
+        return numba.njit(nogil=True)(function)  # type: ignore[no-any-return]
+    numba.config.CACHE_DIR = str(folder)
+    return numba.njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
+
+
+def _private_folder() -> Path | None:
+    """A folder that this user alone can write to: numba runs what it finds there. None: there is no such place."""
+    folder = Path(tempfile.gettempdir()) / f"paraaegis-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    ours = found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700
+    return folder if ours and os.access(folder, os.W_OK) else None
+
+
+@cache
+def _warn_once() -> None:
+    warnings.warn(
+        "no folder to keep compiled code in: every process compiles it again, which takes a second; "
+        "set NUMBA_CACHE_DIR to a folder that only you can write to",
+        stacklevel=4,
+    )

@@ -1,0 +1,158 @@
+"""What ties a round's messages together, so that a server that lies is caught.
+
+    view      H(configuration, roster, every client's weight, chain): what a client believes when a round begins
+    chain     H(chain before, outcome of the round), void rounds too: what a client was told so far
+    context   H(view, elected set) of one round and attempt, which every upload's pad is bound to
+    tag       a linear MAC over what a client sends (crypto/mac.py); the server adds tags, clients check the sum
+
+Clients that were told different things have different views, so their uploads never pass a check together. The set of
+clients in a sum is bound by the pads: the check adds those of the clients that the aggregate names, each with the
+nonce of its upload. Whoever holds the clients' common keys can make tags: this is against the server, not against a
+server that a client helps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from paraaegis.crypto import mac
+from paraaegis.crypto.keys import derive, tag
+from paraaegis.crypto.shuffle import digest
+from paraaegis.errors import CryptoError, ForgedError, ProtocolError
+from paraaegis.protocol.messages import VERSION, Aggregate, Begin, Finish
+from paraaegis.protocol.silo import Silo
+from paraaegis.protocol.state import ClientState
+from paraaegis.types import Grid, Mask
+
+MOST_SAMPLES = 2**40  # of one client: the total of a thousand still fits a 64-bit word
+
+
+def view(silo: Silo, state: ClientState) -> bytes:
+    """What this client believes before it trains: equal at every client that may be mixed with it."""
+    plan = silo.plan
+    roster = [silo.roster.get(name, b"") for name in plan.clients]
+    return _hash(VERSION, plan.run, plan.config, plan.clients, roster, state.counts.tolist(), state.chain)
+
+
+def chained(state: ClientState, aggregate: Aggregate) -> str:
+    """The chain after a round with this outcome."""
+    outcome = (aggregate.number, aggregate.attempt, aggregate.clients, aggregate.nonces, aggregate.tag)
+    return _hash(state.chain, *outcome).hex()
+
+
+def sign(
+    silo: Silo, state: ClientState, number: int, attempt: int, steps: Grid, elected: Mask | None
+) -> tuple[bytes, bytes]:
+    """The nonce and tag of an upload of these whole numbers; both are empty for a method without keys."""
+    if not silo.keyed:
+        return b"", b""
+    nonce, weight = mac.new_nonce(), silo.plan.weight(silo.learner.samples)
+    value = mac.product(_sum_key(silo, number, attempt), steps, weight)
+    pads = _pad_key(silo, number, attempt)
+    return nonce, mac.pack_tag(value + mac.pad(pads, silo.name, nonce, _context(silo, state, elected)))
+
+
+def verify(silo: Silo, state: ClientState, aggregate: Aggregate, steps: Grid, elected: Mask | None) -> None:
+    """Refuse a sum that is not that of the uploads of the clients which the aggregate names."""
+    if not silo.keyed:
+        return
+    number, attempt = aggregate.number, aggregate.attempt
+    pads, context = _pad_key(silo, number, attempt), _context(silo, state, elected)
+    try:
+        total = mac.product(_sum_key(silo, number, attempt), steps, weight_of(silo, state, aggregate))
+    except CryptoError as error:
+        raise ForgedError from error
+    for client, nonce in zip(aggregate.clients, aggregate.nonces, strict=True):
+        total += mac.pad(pads, client, nonce, context)
+    if not hmac.compare_digest(mac.pack_tag(total), aggregate.tag):
+        raise ForgedError
+
+
+def check_names(silo: Silo, state: ClientState, aggregate: Aggregate) -> None:
+    """Refuse a sum over too few clients, over others than the round's, or with an upload that it never made."""
+    plan, names = silo.plan, aggregate.clients
+    members = plan.members(aggregate.number)
+    if len(names) < plan.quorum or names != tuple(name for name in members if name in names):
+        raise ProtocolError(
+            f"round {aggregate.number} should be a sum over {plan.quorum} or more of {members}, each once and in this "
+            f"order, got {names}"
+        )
+    nonce, tag_bytes = (mac.NONCE_BYTES, mac.TAG_BYTES) if silo.keyed else (0, 0)
+    if [*map(len, aggregate.nonces), len(aggregate.tag)] != [nonce] * len(names) + [tag_bytes]:
+        raise ProtocolError(
+            f"round {aggregate.number} should come with a nonce of {nonce} bytes for each of its {len(names)} clients "
+            f"and a tag of {tag_bytes}, got {len(aggregate.nonces)} nonces and a tag of {len(aggregate.tag)}"
+        )
+    if silo.keyed and silo.name in names and state.number == aggregate.number:
+        own = aggregate.nonces[names.index(silo.name)].hex()
+        if (aggregate.attempt, own) != (state.attempt, state.nonce):
+            raise ForgedError
+
+
+def weight_of(silo: Silo, state: ClientState, aggregate: Aggregate) -> int:
+    """The summed weight of the clients in an aggregate."""
+    return int(sum(state.counts[silo.plan.clients.index(name)] for name in aggregate.clients))
+
+
+def prove_count(silo: Silo) -> dict[str, bytes]:
+    """For each fellow client a proof of this one's weight, which only the two of them can make."""
+    if silo.plan.uniform or not silo.keyed:
+        return {}
+    weight = silo.plan.weight(silo.learner.samples)
+    return {peer: _count_proof(silo, peer, silo.name, weight) for peer in silo.plan.clients if peer != silo.name}
+
+
+def take_counts(silo: Silo, state: ClientState, message: Begin | Finish) -> ClientState:
+    """The state with every client's weight, each proved by that client; they are fixed for a run."""
+    plan, own = silo.plan, silo.plan.weight(silo.learner.samples)
+    if state.counts.size and (began := state.counts[plan.clients.index(silo.name)]) != own:
+        raise ProtocolError(f"{silo.name} began this run with {began} samples and has {own} now: begin a new run")
+    if state.counts.size and not message.counts:
+        return state
+    counts = dict.fromkeys(plan.clients, 1) if plan.uniform else message.counts
+    least = max(1, 0 if plan.uniform else plan.min_samples)
+    if tuple(counts) != plan.clients or not least <= min(counts.values()) <= max(counts.values()) <= MOST_SAMPLES:
+        raise ProtocolError(f"sample counts of {plan.clients}, {least} to {MOST_SAMPLES}, were expected, got {counts}")
+    known = np.array(list(counts.values()), dtype=np.int64)
+    if counts[silo.name] != own or (state.counts.size and not np.array_equal(state.counts, known)):
+        raise ProtocolError(f"sample counts are fixed for a run; {silo.name} has {own}, got {counts}")
+    if not state.counts.size and not plan.uniform and silo.keyed:
+        _check_proofs(silo, counts, message.proofs)
+    return replace(state, counts=known)
+
+
+def _check_proofs(silo: Silo, counts: Mapping[str, int], proofs: Mapping[str, bytes]) -> None:
+    for peer, weight in counts.items():
+        if peer == silo.name:
+            continue
+        if not hmac.compare_digest(proofs.get(peer, b""), _count_proof(silo, peer, peer, weight)):
+            raise ForgedError
+
+
+def _count_proof(silo: Silo, peer: str, owner: str, weight: int) -> bytes:
+    """A MAC of the owner's weight under a key that the owner and one peer share."""
+    key = derive(silo.shared_with(peer), "weight", VERSION, silo.plan.run, silo.plan.config)
+    return tag(key, owner.encode(), weight.to_bytes(8, "little"))
+
+
+def _context(silo: Silo, state: ClientState, elected: Mask | None) -> bytes:
+    return _hash(view(silo, state), b"" if elected is None else digest(np.packbits(elected)))
+
+
+def _sum_key(silo: Silo, number: int, attempt: int) -> bytes:
+    return derive(silo.vote_key, "sum keys", VERSION, silo.plan.run, number, attempt)
+
+
+def _pad_key(silo: Silo, number: int, attempt: int) -> bytes:
+    return derive(silo.vote_key, "sum pads", VERSION, silo.plan.run, number, attempt)
+
+
+def _hash(*parts: Any) -> bytes:
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()
