@@ -69,6 +69,24 @@ def test_what_is_sent_differs_from_what_the_sum_will_hold_by_the_mask(form: lwe.
     np.testing.assert_array_equal((masked - noised) % Q, form.mask(SEED, cover.secret, 300))
 
 
+@BOTH
+def test_a_client_knows_what_the_sum_will_hold_of_its_upload(form: lwe.Form) -> None:
+    values = rng(5).normal(size=3000)
+    cover = lwe.new_cover(form, SEED, rng(1), 1500.0, rng(2), values.size)
+    masked, noised = lwe.conceal(values, 64.0, cover)
+    np.testing.assert_array_equal(noised, np.rint(64 * values).astype(np.int64) + lwe.error(rng(2), 1500.0, 3000))
+    np.testing.assert_array_equal(lwe.unmask(masked.astype(np.int64), form, SEED, cover.secret, 1), noised)
+
+
+@BOTH
+def test_more_honest_clients_in_a_sum_leave_more_bits_and_too_few_leave_none(form: lwe.Form) -> None:
+    bits = [lwe.hardness(form, honest) for honest in range(100)]
+    assert bits == sorted(bits)
+    assert bits[:3] == [0, 0, form.bits[2]]
+    assert bits[99] == max(form.bits.values())
+    assert lwe.hardness(form, form.least_honest) >= 120
+
+
 @pytest.mark.parametrize("size", [1, 63, 64, 127, 100_000, Q // 2])
 def test_products_by_fft_are_exact_for_the_largest_numbers_in_every_place(size: int) -> None:
     signs = rng(2).choice([-1, 1], size=(2, RING))
