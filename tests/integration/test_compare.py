@@ -236,7 +236,7 @@ def test_shipped_presets_are_the_papers_experiments():
 ])  # fmt: skip
 def test_every_method_combines_with_every_model_and_split(method, model, split, tmp_path):
     settings = [f"protect.method={method}", f"model.name={model}", f"data.split={split}", "data.alpha=1.0",
-                "federation.rounds=1", "federation.clients=3", "train.epochs=1"]  # fmt: skip
+                "federation.rounds=1", "federation.clients=5", "train.epochs=1"]  # fmt: skip
     result = run(make_config({}, settings), tmp_path / "run")
     assert 0 <= result.metrics["accuracy"] <= 1
 

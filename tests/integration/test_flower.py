@@ -45,7 +45,8 @@ METHODS = {"fedavg": 2, "paraaegis-static": 2, "paraaegis-feedback": 2, "lwe-sec
 
 
 def configured(method, clients, *settings):
-    config = make_config({}, [*BASE, f"protect.method={method}", f"federation.clients={clients}", *settings])
+    few = ["protect.lwe=matrix"]  # the ring form needs five clients or more
+    config = make_config({}, [*BASE, *few, f"protect.method={method}", f"federation.clients={clients}", *settings])
     return resolve(config, [SAMPLES])
 
 
