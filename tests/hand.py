@@ -12,10 +12,25 @@ from paraaegis.crypto.mac import add_tags
 from paraaegis.protocol.binding import prove_count
 from paraaegis.protocol.client import start, step
 from paraaegis.protocol.desk import Desk, Exchange, Reply
-from paraaegis.protocol.messages import Aggregate, Begin, Elected, Finish, Frames, Message, Upload, pack, unpack
+from paraaegis.protocol.messages import (
+    Aggregate,
+    Begin,
+    Elected,
+    Finish,
+    Frames,
+    Hello,
+    Message,
+    Peek,
+    Rescue,
+    RollCall,
+    Snapshot,
+    Upload,
+    pack,
+    unpack,
+)
 from paraaegis.protocol.once import Once
 from paraaegis.protocol.server import drive, serve
-from paraaegis.protocol.state import Line, ServerState
+from paraaegis.protocol.state import ClientState, Line, ServerState
 from paraaegis.protocol.voting import Tally, pack_positions
 from paraaegis.types import Blob, Vector
 from toy import configure, learners_of, wired_of
@@ -35,10 +50,27 @@ class Hand:
         self.silos = {
             name: replace(silo, simulated=False, once=Once(), deltas=Once()) for name, silo in self.wired.silos.items()
         }
-        self.states = {name: start(silo) for name, silo in self.silos.items()}
+        self.hellos: dict[str, Hello] = {}
+        self.states = {name: self.joined(name) for name in self.silos}
         self.weights = {name: self.plan.weight(learner.samples) for name, learner in self.learners.items()}
-
         self._proofs = {name: prove_count(silo) for name, silo in self.silos.items()}
+
+    def joined(self, client: str) -> ClientState:
+        """A client that has answered the first roll call and nothing else."""
+        state, self.hellos[client] = step(
+            self.silos[client], start(self.silos[client]), RollCall(where=self.plan.where(0))
+        )
+        return state
+
+    def peek(self, sender: str, number: int, *receivers: str) -> Snapshot:
+        """A client's model, sealed to others that have said who they are."""
+        onces = {name: self.hellos[name].once for name in receivers}
+        given = {name: (once.public, once.proofs.get(sender, b"")) for name, once in onces.items()}
+        return self.send(sender, Peek(where=self.plan.where(number), receivers=given))
+
+    def rescue(self, applied: int, sender: str, sealed: Blob, receiver: str) -> Rescue:
+        """What a server passes on of it."""
+        return Rescue(applied, sender, self.hellos[receiver].once.public, sealed)
 
     def counts(self, client: str) -> dict:
         """What a client must be told of the others' weights."""
@@ -50,7 +82,11 @@ class Hand:
         """One message over the wire and back; the client's new state is kept. Counts are added where they are due."""
         if isinstance(message, Begin | Finish) and not (message.counts or self.states[client].counts.size):
             message = msgspec.structs.replace(message, **self.counts(client))
-        self.states[client], reply = step(self.silos[client], self.states[client], unpack(pack(message)))
+
+        def keep(state: ClientState) -> None:
+            self.states[client] = state
+
+        self.states[client], reply = step(self.silos[client], self.states[client], unpack(pack(message)), keep)
         return unpack(pack(reply))
 
     def begin(self, number: int, *aggregates: Aggregate, attempt: int = 0, **changed) -> Begin:

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from paraaegis.config import Config, make_config
-from paraaegis.crypto.ckks import PROFILES, new_key
 from paraaegis.crypto.keys import FederationKeys
+from paraaegis.crypto.ratchet import Root
 from paraaegis.engines.local import LocalEngine
 from paraaegis.experiments.run import federate
 from paraaegis.experiments.wire import Wired, resolve, wire
 from paraaegis.protocol.desk import Desk
 from paraaegis.protocol.state import Line, ServerState
 
-KEYS = FederationKeys(vote=bytes(range(32)), ckks=new_key(PROFILES["precise"]), profile="precise")
+KEYS = FederationKeys(Root(bytes(range(32)), bytes(16)))
 
 
 class ToyLearner:

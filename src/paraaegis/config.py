@@ -37,7 +37,7 @@ class Federation(Section, frozen=True):
     clients: Annotated[Count, "enrolled clients"] = 10
     rounds: Annotated[int, Meta(ge=1, le=100_000), "rounds of training"] = 15
     fraction: Annotated[float, Meta(gt=0, le=1), "share of the clients that is drawn each round"] = 1.0
-    quorum: Annotated[Natural, "fewest clients whose sum counts; 0: four fifths of those drawn, or the floor"] = 0
+    quorum: Annotated[Natural, "fewest clients in a sum; 0: four fifths of those drawn, or what floor or lwe-secagg need"] = 0
     weights: Annotated[Literal["samples", "uniform"], "what a client weighs in the mean: its samples, or 1"] = "samples"
     min_samples: Annotated[Natural, "smallest data set, for the paper's noise; 0: the split's smallest share"] = 0
     history: Annotated[Count, "rounds for which aggregates are kept for clients that missed them"] = 10
@@ -93,8 +93,9 @@ class Privacy(Section, frozen=True):
     sigma: Annotated[float, Meta(ge=0), "noise a coordinate; 0: what the budget allows for all rounds"] = 0.0
     participations: Annotated[Natural, "tight: rounds that a client takes part in at most; 0: any"] = 0
     inside_clip: Annotated[float, Meta(ge=0), "clip the encrypted part to this and share noise for its sum"] = 0.0
-    colluders: Annotated[Count, "shared noise: clients assumed to tell their own share of it"] = 1
+    colluders: Annotated[Count, "clients assumed to help an attacker: with shared noise, and with lwe-secagg"] = 1
     floor: Annotated[Natural, "no client takes part in, or reads, a sum over fewer clients than this"] = 0
+    attempts: Annotated[Count, "answers of a client for one state of the model; a repeated round is another"] = 3
     vary: Annotated[float, Meta(gt=0, le=1), "varying-dp: the noise's ratio from round to round"] = 0.9
     vary_scale: Annotated[Literal["deviation", "variance"], "varying-dp: what that ratio multiplies"] = "deviation"
     vary_direction: Annotated[Literal["down", "up"], "varying-dp: whether noise shrinks or grows"] = "down"
@@ -109,6 +110,8 @@ class Engine(Section, frozen=True):
     checkpoint: Annotated[Count, "rounds between checkpoints"] = 1
     device: Annotated[Literal["auto", "cpu", "cuda"], "where training runs; auto: CUDA where there is any"] = "auto"
     deadline: Annotated[Positive, "seconds that clients across a network may take to answer"] = 3600.0
+    share_metrics: Annotated[bool, "tell the server what this silo's model scores on its own hold-out data"] = False
+    share_seconds: Annotated[bool, "tell the server how long this silo trains and protects"] = False
 
 
 class Config(Section, frozen=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -21,10 +23,21 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], mode: int = 0o
         error.filename = error.filename or str(path)  # a full disk's error has none
         raise
     partial.replace(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes that ask for it from changing this file."""
+    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
     """Make a rename in this folder outlive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from paraaegis.config import Config, meant
 from paraaegis.crypto import lwe
-from paraaegis.crypto.ckks import Secret, profile
-from paraaegis.crypto.keys import FederationKeys
+from paraaegis.crypto.ckks import profile
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.errors import ConfigError
 from paraaegis.privacy.budget import inside_noise, noise
@@ -24,7 +23,6 @@ class Materials:
     """What a client's half may be made of."""
 
     config: Config
-    keys: FederationKeys
     run: str = "run"
     pool: SecretPool | None = None
 
@@ -67,7 +65,7 @@ class Materials:
 
     @property
     def _carrier(self) -> Ckks:
-        return Ckks(Secret(profile(self.keys.profile), self.keys.ckks, self.pool))
+        return Ckks(profile(self.config.protect.profile), self.pool)
 
 
 @dataclass(frozen=True)

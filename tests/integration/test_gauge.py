@@ -9,7 +9,7 @@ from paraaegis.experiments.gauge import gauge
 from toy import play
 
 LENGTH, ROUNDS = 30_000, 3
-UPDATES = np.random.default_rng(0).normal(0, 0.01, (4, 1, LENGTH)).astype(np.float32)
+UPDATES = np.random.default_rng(0).normal(0, 0.01, (5, 1, LENGTH)).astype(np.float32)
 SETTINGS = {
     "fedavg": (),
     "dp-fedavg": (),
@@ -37,9 +37,9 @@ def test_bytes_are_predicted_for_every_method_and_ratio(machine, method):
     played = play(UPDATES, f"protect.method={method}", *SETTINGS[method], *noise, rounds=ROUNDS)
     given = dict(setting.removeprefix("protect.").split("=") for setting in SETTINGS[method])
     lever = {name: float(value) for name, value in given.items()}
-    found = estimate(machine, Setting(method=method, length=LENGTH, clients=4, rounds=ROUNDS, **lever))
+    found = estimate(machine, Setting(method=method, length=LENGTH, clients=5, rounds=ROUNDS, **lever))
     for direction, expected in (("up", found.bytes_up), ("down", found.bytes_down)):
-        sent = sum(sum(getattr(line, f"bytes_{direction}").values()) for line in played.lines) / 4
+        sent = sum(sum(getattr(line, f"bytes_{direction}").values()) for line in played.lines) / 5
         assert expected == pytest.approx(sent, rel=0.05)
 
 

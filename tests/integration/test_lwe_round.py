@@ -1,7 +1,5 @@
 """lwe-secagg through the whole protocol, with every message on the way."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from paraaegis.protocol import client
 from paraaegis.protocol.binding import prove_count
 from paraaegis.protocol.desk import Desk, Reply
 from paraaegis.protocol.lwe_round import _purpose
-from paraaegis.protocol.messages import Begin, Ended, ShareSum, Survivors, Upload, pack, unpack
+from paraaegis.protocol.messages import Begin, Ended, RollCall, ShareSum, Survivors, Upload, pack, unpack
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
 from paraaegis.types import Blob
@@ -26,7 +24,8 @@ class Wire:
 
     def __init__(self, wired, loses=lambda _name, _message: False):
         self.silos, self.loses = wired.silos, loses
-        self.states = {name: client.start(silo) for name, silo in wired.silos.items()}
+        call = RollCall(where=wired.plan.where(0))
+        self.states = {name: client.step(silo, client.start(silo), call)[0] for name, silo in wired.silos.items()}
         self.replies = []
 
     def __call__(self, exchange):
@@ -176,8 +175,7 @@ def test_a_share_sealed_without_the_clients_group_secret_is_refused():
     wired, wire = sent(rng.normal(size=(6, 50)).astype(np.float32))
     request = asked(list(wired.silos), wired, wire)
     silo, state = wired.silos["client-0"], wire.states["client-0"]
-    outsider = replace(wired.silos["client-1"], vote_key=bytes(32))
-    share = outsider.seal_to("client-0", bytes(4 * 1024), *_purpose(silo, state))
+    share = wired.silos["client-1"].seal_to("client-0", bytes(4 * 1024), *_purpose(state), group=bytes(32))
     forged = Survivors(where=request.where, clients=request.clients, shares={**request.shares, "client-1": Blob(share)})
     assert isinstance(client.step(silo, state, forged)[1], Ended)
 
@@ -191,7 +189,7 @@ def test_secret_and_error_are_fresh_for_every_attempt(monkeypatch):
     learners = learners_of(np.zeros((6, 200), dtype=np.float32))
     wired = wired_of(configure(*SETTINGS, "federation.clients=6", "federation.rounds=2"), learners)
     silo = wired.silos["client-0"]
-    state = client.start(silo)
+    state, _ = client.step(silo, client.start(silo), RollCall(where=wired.plan.where(0)))
     for attempt in range(2):
         state, _ = client.step(silo, state, begin(wired, "client-0", attempt))
     assert (noise[0] != noise[1]).any()

@@ -14,15 +14,16 @@ from forging import SHIFT, N, ciphertext, encoded, key_from, tampered
 from hand import Hand
 from paraaegis.crypto import lwe
 from paraaegis.crypto.chunks import join, key_id_of
+from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.mac import add_tags
 from paraaegis.crypto.profiles import PROFILES
 from paraaegis.crypto.shamir import Q, centre, rebuild
 from paraaegis.errors import ConfigError, CryptoError, ProtocolError
 from paraaegis.grid import unpack_grid
 from paraaegis.methods import least_quorum
-from paraaegis.protocol import client
+from paraaegis.protocol.client import _Given
 from paraaegis.protocol.lwe_round import _purpose, public_seed
-from paraaegis.protocol.messages import Aggregate, Ended, Reported, Rescue, ShareSum, Survivors, Upload
+from paraaegis.protocol.messages import Aggregate, Ended, Reported, ShareSum, Survivors, Upload
 from paraaegis.protocol.protect import Sight
 from paraaegis.types import Blob, Payload
 from toy import configure
@@ -58,6 +59,12 @@ def ended(playing, message, name="client-0"):
     assert playing.states[name].phase == "ended"
     np.testing.assert_array_equal(playing.states[name].weights, before)
     return True
+
+
+def step_of(playing, number):
+    """A round's key, as a client has it in that round."""
+    silo = playing.silos["client-0"]
+    return silo.first_keys(silo.root).at(number, 0).step
 
 
 def unchecked(monkeypatch, *names):
@@ -163,7 +170,8 @@ def test_clients_with_different_counts_have_no_sum_in_common(monkeypatch):
     playing, updates = federation("ckks-fedavg", 5, 60, samples=[100] * 5)
     unchecked(monkeypatch, PROOFS)
     aggregate = playing.sum(1, weights_attack(playing))
-    isolated = playing.silos["client-1"].half.reveal(aggregate.payload, None).steps * 2.0**-22
+    sight = Sight(1, 0, step_of(playing, 1), 5, 0.2, None)
+    isolated = playing.silos["client-1"].half.reveal(aggregate.payload, sight).steps * 2.0**-22
     np.testing.assert_allclose(isolated, updates[0, 0] / 5, atol=2.0**-21)  # the victim's, alone
     assert all(ended(playing, playing.begin(2, aggregate), name) for name in playing.silos)
 
@@ -173,9 +181,9 @@ def test_a_count_is_proved_to_each_client_for_one_run():
     other, _ = federation("ckks-fedavg", 3, 60, "seed=7", samples=[100] * 3)
     theirs = playing.counts("client-0")
     for proofs in ({}, dict.fromkeys(theirs["proofs"], bytes(16)), other.counts("client-0")["proofs"]):
-        playing.states["client-0"] = client.start(playing.silos["client-0"])
+        playing.states["client-0"] = playing.joined("client-0")
         assert ended(playing, playing.begin(1, counts=playing.weights, proofs=proofs))
-    playing.states["client-0"] = client.start(playing.silos["client-0"])
+    playing.states["client-0"] = playing.joined("client-0")
     assert ended(playing, playing.begin(1, **(theirs | {"proofs": playing.counts("client-1")["proofs"]})))
 
 
@@ -229,6 +237,8 @@ def test_uploads_cannot_be_repeated_swapped_or_taken_from_another_round(lie):
 def test_clients_that_were_told_different_outcomes_are_never_mixed_again(monkeypatch, checked):
     if not checked:
         monkeypatch.setattr("paraaegis.protocol.client.chained", lambda *_: "")
+        monkeypatch.setattr("paraaegis.protocol.client.view", lambda *_: b"")  # which has the model in it
+        monkeypatch.setattr("paraaegis.protocol.client.seen_in", lambda *_: "")
     playing, _ = federation("paraaegis-feedback", 4, 60, "protect.ratio=0.2", rounds=4)
     first = playing.round(1)
     void = Aggregate(1, 0)
@@ -288,7 +298,7 @@ def unmasked(playing, upload, secret):
     half = playing.silos[names[0]].half
     values = unpack_grid(upload.payload.chunks, length).astype(np.int64)
     mask = lwe.FORMS["ring"].mask(public_seed(playing.plan.run, 1, 0), secret, length)
-    numbers = half.numbers(Sight(1, 0, len(names), 1 / len(names), None), length)
+    numbers = half.numbers(Sight(1, 0, b"", len(names), 1 / len(names), None), length)
     return centre(values - mask) / (numbers.scale / len(names)), numbers.error_std / (numbers.scale / len(names))
 
 
@@ -354,7 +364,7 @@ def test_shares_that_a_colluder_forges_rebuild_no_secret(stolen):
             if sender != receiver:
                 as_sender = playing.silos[sender].identity if stolen else playing.silos[colluder].identity
                 silo = replace(playing.silos[colluder], name=sender, identity=as_sender)
-                shares[sender] = Blob(silo.seal_to(receiver, zero, *purpose(playing, receiver)))
+                shares[sender] = Blob(silo.seal_to(receiver, zero, *purpose(playing, receiver), group=group(playing)))
         reply = playing.send(receiver, Survivors(where=playing.plan.where(1), clients=tuple(names), shares=shares))
         if not stolen:
             assert isinstance(reply, Ended)
@@ -362,13 +372,19 @@ def test_shares_that_a_colluder_forges_rebuild_no_secret(stolen):
         rows[names.index(receiver)] = row_of(reply)
     if stolen:
         silo = playing.silos[colluder]
-        own = silo.open_from(victim, bytes(sent[victim].shares[colluder].view), *purpose(playing, colluder))
+        own = silo.open_from(
+            victim, bytes(sent[victim].shares[colluder].view), *purpose(playing, colluder), group=group(playing)
+        )
         rows[5] = np.frombuffer(own, "<u4").astype(np.int64)
         assert np.abs(rebuild(rows, playing.plan.quorum)).max() > Q // 8  # nothing like a ternary secret
 
 
+def group(playing):
+    return derive(step_of(playing, 1), "shares")
+
+
 def purpose(playing, name):
-    return _purpose(playing.silos[name], playing.states[name])
+    return _purpose(playing.states[name])
 
 
 def test_a_client_gives_out_one_sum_of_shares_a_round_over_all_attempts():
@@ -416,19 +432,26 @@ def test_hardness_is_that_of_the_form_and_of_the_honest_clients_in_a_sum():
 
 def test_a_model_that_no_client_sealed_is_refused():
     playing, _ = federation("ckks-fedavg", 3, 60, rounds=3)
-    content = msgspec.msgpack.encode(("", np.ones(60, np.float32).tobytes()))
     server = replace(playing.silos["client-1"], identity=playing.silos["client-2"].identity)
-    sealed = Blob(server.seal_to("client-0", content, "model", 2))  # even with the group's secret
-    assert ended(playing, playing.begin(3, rescue=Rescue(2, "client-1", sealed)))
+    sealed = given(playing, server, "client-0", 2)  # even with a client's help
+    assert ended(playing, playing.begin(3, rescue=playing.rescue(2, "client-1", sealed, "client-0")))
+
+
+def given(playing, sender, receiver, applied):
+    """A model of ones after `applied` rounds, sealed to a client's one-time key."""
+    state = playing.states["client-1"]
+    content = _Given("0" * 64 * applied, 0, state.joined, state.keys.encoded(), np.ones(60, np.float32).tobytes())
+    once = playing.hellos[receiver].once.public
+    return Blob(sender.seal_to(receiver, msgspec.msgpack.encode(content), "model", applied, once=once))
 
 
 def test_a_sealed_model_of_another_round_or_to_another_client_is_refused():
     playing, _ = federation("ckks-fedavg", 3, 60, rounds=3)
-    content = msgspec.msgpack.encode(("", np.ones(60, np.float32).tobytes()))
     for receiver, applied in (("client-2", 2), ("client-0", 1)):
-        playing.states["client-0"] = client.start(playing.silos["client-0"])
-        sealed = Blob(playing.silos["client-1"].seal_to(receiver, content, "model", applied))
-        assert ended(playing, playing.begin(3, rescue=Rescue(2, "client-1", sealed)))
-    playing.states["client-0"] = client.start(playing.silos["client-0"])
-    sealed = Blob(playing.silos["client-1"].seal_to("client-0", content, "model", 2))
-    assert isinstance(playing.send("client-0", playing.begin(3, rescue=Rescue(2, "client-1", sealed))), Upload)
+        playing.states["client-0"] = playing.joined("client-0")
+        sealed = given(playing, playing.silos["client-1"], receiver, applied)
+        assert ended(playing, playing.begin(3, rescue=playing.rescue(2, "client-1", sealed, "client-0")))
+    playing.states["client-0"] = playing.joined("client-0")
+    sealed = given(playing, playing.silos["client-1"], "client-0", 2)
+    rescue = playing.rescue(2, "client-1", sealed, "client-0")
+    assert isinstance(playing.send("client-0", playing.begin(3, rescue=rescue)), Upload)

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from paraaegis.crypto.shuffle import secret_order
-from paraaegis.protocol.messages import VERSION
 from paraaegis.protocol.partition import Partition, places_of
 from paraaegis.protocol.voting import Tally, cast, pack_positions, select, unpack_positions
 from toy import KEYS, play
@@ -32,7 +31,7 @@ def votes(draw):
 
 
 def order_of(length, number=1, attempt=0):
-    return secret_order(KEYS.vote, VERSION, "run", number, attempt, length)
+    return secret_order(KEYS.root.begin("run").at(number, attempt).step, length)
 
 
 @quick

@@ -2,18 +2,19 @@
 
 from typing import ClassVar
 
+import msgspec
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
 from blobs import SAMPLES, make_learner
 from paraaegis.config import make_config
-from paraaegis.crypto.keys import save_keys
+from paraaegis.crypto.keys import load_keys, write_secret
 from paraaegis.engines.flower.client import _replied, answer
 from paraaegis.engines.flower.frames import from_error
 from paraaegis.engines.flower.server import Card, GridCarrier
 from paraaegis.errors import ConfigError, KeyFileError, ProtocolError, UpdateError
 from paraaegis.experiments import node as module
-from paraaegis.experiments.enrolment import fresh_keys
+from paraaegis.experiments.enrolment import KeyFolder
 from paraaegis.experiments.node import SiloNode
 from paraaegis.experiments.trial import lay_out
 from paraaegis.experiments.wire import make_plan, resolve, short_name
@@ -41,9 +42,9 @@ class Silo:
         learner.samples = self.samples
         return learner
 
-    def hello(self):
+    def hello(self, simulation=True):
         where = make_plan(self.config, NAMES, 120, NAMES[:1], self.run).where(0)
-        return unpack(answer(self.node(), pack(RollCall(where=where))))
+        return unpack(answer(self.node(simulation), pack(RollCall(where=where))))
 
 
 def test_a_node_introduces_itself_with_the_length_of_its_model(tmp_path):
@@ -73,12 +74,71 @@ def test_a_run_of_another_configuration_is_refused(tmp_path):
         pass
 
 
-def test_keys_of_another_profile_are_refused_before_anything_is_spent(tmp_path):
-    silo = Silo(tmp_path, "protect.profile=compact")
-    save_keys(silo.folder / "keys", fresh_keys("precise"))
-    with pytest.raises(KeyFileError, match="client-0 has keys of profile 'precise', the configuration says 'compact'"):
+def test_keys_of_an_older_version_are_refused_before_anything_is_spent(tmp_path):
+    silo = Silo(tmp_path)
+    old = {"kind": "paraaegis-federation-keys-1", "profile": "precise", "vote": bytes(32), "ckks": b"", "epoch": 4}
+    write_secret(silo.folder / "keys", msgspec.msgpack.encode(old))
+    assert silo.node().card()["key_id"] == ""  # it can still be enrolled
+    with pytest.raises(KeyFileError, match=r"of an older version, which never change \(epoch 4\).*keys rotate"):
         silo.hello()
     assert not (silo.folder / "ledger.jsonl").exists()
+    assert not (silo.folder / "runs").exists()
+
+
+def test_any_profile_goes_with_the_keys_that_lie_there(tmp_path):
+    assert Silo(tmp_path, "protect.profile=compact").hello().weight == SAMPLES
+
+
+def test_the_root_of_a_run_that_began_is_gone_and_lies_in_no_file(tmp_path):
+    silo = Silo(tmp_path, "privacy.noise=secret")
+    before = load_keys(silo.folder / "keys").root
+    for _ in range(2):  # a second roll call of the run spends nothing more
+        assert silo.hello(simulation=False).root == 0
+        assert load_keys(silo.folder / "keys").root == before.forward(1)
+    everything = b"".join(path.read_bytes() for path in silo.folder.rglob("*") if path.is_file())
+    assert before.forward(1).secret in everything
+    assert before.secret not in everything
+    assert before.secret.hex().encode() not in everything
+
+
+def test_each_run_has_a_root_of_its_own(tmp_path):
+    silo = Silo(tmp_path, "privacy.noise=secret")
+    name, root = silo.run, load_keys(silo.folder / "keys").root
+    joined = set()
+    for number in range(3):
+        silo.run = name + str(number)
+        hello = silo.hello(simulation=False)
+        assert hello.root == number
+        joined.add(hello.joined)
+    assert load_keys(silo.folder / "keys").root == root.forward(3)
+    assert len(joined) == 3
+
+
+def test_a_simulation_keeps_its_root_so_that_it_can_be_played_again(tmp_path):
+    silo = Silo(tmp_path)
+    before = load_keys(silo.folder / "keys")
+    silo.hello()
+    assert load_keys(silo.folder / "keys") == before
+
+
+def test_a_refused_hello_spends_no_root(tmp_path):
+    silo = Silo(tmp_path, "privacy.noise=secret")
+    before = load_keys(silo.folder / "keys")
+    silo.samples = 1
+    with pytest.raises(ProtocolError, match="fewer samples"):
+        silo.hello(simulation=False)
+    assert load_keys(silo.folder / "keys") == before
+
+
+def test_nodes_hand_secrets_from_the_lead_to_a_silo(tmp_path):
+    lead, silo = (SiloNode(name, tmp_path / name, make_learner) for name in NAMES)
+    folder, leading = KeyFolder(silo.folder), KeyFolder(lead.folder)
+    leading.approve({"client-1": folder.create(leading.create())})
+    once, proof = silo.ask(leading.public)
+    parcels = lead.seal({"client-1": (folder.public, once, proof)})
+    silo.open(parcels["client-1"], leading.public)
+    assert load_keys(folder.keys) == load_keys(leading.keys)
+    assert set(load_keys(folder.keys).roster) == set(NAMES)
 
 
 def test_an_error_without_words_is_one_all_the_same():
@@ -114,7 +174,8 @@ def test_noise_that_can_be_replayed_is_refused_outside_a_simulation(tmp_path):
         Silo(tmp_path, "privacy.noise=seeded").node(simulation=False).card()
 
 
-def test_a_node_that_leaves_before_enrolment_is_named():
+@pytest.mark.parametrize("gone", ["client-1 before it is asked", "client-0 before it seals"])
+def test_a_node_that_leaves_before_enrolment_is_named(monkeypatch, gone):
     class Grid:
         connected: ClassVar = [1, 2]
 
@@ -124,12 +185,19 @@ def test_a_node_that_leaves_before_enrolment_is_named():
         def pull_messages(self, _):
             return []
 
+    def asked(*_):
+        Grid.connected = [2]
+        yield "client-1", RecordDict({"asked": ConfigRecord({"once": b"o", "proof": b"p"})}), ""
+
     carrier = GridCarrier(Grid(), deadline=1.0, quorum=2)
     for node, (name, key_id) in enumerate([("client-0", "a"), ("client-1", "")], 1):
         carrier._enter(node, Card(name=name, length=3, public=b"p", key_id=key_id, leads=name == "client-0"))
     present = carrier.meet(["client-0", "client-1"], patience=0, enough=2)
-    Grid.connected = [2]
-    with pytest.raises(ProtocolError, match="client-0 left before enrolment"):
+    if gone.startswith("client-0"):
+        monkeypatch.setattr(carrier, "_exchange", asked)
+    else:
+        Grid.connected = [1]
+    with pytest.raises(ProtocolError, match=f"{gone[:8]} left before enrolment"):
         carrier.enrol(present)
 
 

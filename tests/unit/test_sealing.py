@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import hashlib
+import hmac
+
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from paraaegis.crypto.sealing import new_pair, seal, unseal
 from paraaegis.errors import CryptoError
@@ -83,3 +88,50 @@ def test_only_the_owner_of_the_senders_key_can_seal_in_its_name() -> None:
 def test_nothing_is_sealed_to_what_is_no_public_key(public: bytes) -> None:
     with pytest.raises(CryptoError, match="not a pair of X25519 keys"):
         seal(SENDER, public, b"a share", CONTEXT)
+
+
+def test_what_is_sealed_to_a_one_time_key_too_opens_with_it_alone() -> None:
+    """Neither with both long-term keys nor with another one-time key: once it is erased, nobody can open it."""
+    (private, public), (once, once_public) = new_pair(), new_pair()
+    sealed = seal(SENDER, public, b"a model", CONTEXT, group=GROUP, once=once_public)
+    assert len(sealed) == len(b"a model") + 48
+    assert unseal(private, SENDER_PUBLIC, sealed, CONTEXT, group=GROUP, once=once) == b"a model"
+    for other in (b"", new_pair()[0], private, SENDER, b"short"):
+        with pytest.raises(CryptoError, match=f"^{OPAQUE}$"):
+            unseal(private, SENDER_PUBLIC, sealed, CONTEXT, group=GROUP, once=other)
+
+
+def test_a_one_time_key_does_not_stand_in_for_the_receivers_own() -> None:
+    (private, public), (once, once_public) = new_pair(), new_pair()
+    sealed = seal(SENDER, public, b"a model", CONTEXT, once=once_public)
+    for receiver, second in ((once, private), (once, once), (new_pair()[0], once)):
+        with pytest.raises(CryptoError, match=f"^{OPAQUE}$"):
+            unseal(receiver, SENDER_PUBLIC, sealed, CONTEXT, once=second)
+
+
+def test_what_is_sealed_without_a_one_time_key_does_not_open_with_one() -> None:
+    private, public = new_pair()
+    sealed = seal(SENDER, public, b"a model", CONTEXT)
+    with pytest.raises(CryptoError, match=f"^{OPAQUE}$"):
+        unseal(private, SENDER_PUBLIC, sealed, CONTEXT, once=new_pair()[0])
+
+
+@pytest.mark.parametrize("once", [bytes(31), bytes(32), b"short"])
+def test_nothing_is_sealed_to_what_is_no_one_time_key(once: bytes) -> None:
+    """A key of zeros agrees with every other on the same secret, which a server could know."""
+    with pytest.raises(CryptoError, match="not a pair of X25519 keys"):
+        seal(SENDER, new_pair()[1], b"a model", CONTEXT, once=once)
+
+
+def test_sealed_bytes_are_as_a_second_implementation_opens_them() -> None:
+    (private, public), (once, once_public) = new_pair(), new_pair()
+    sealed = seal(SENDER, public, b"a model", CONTEXT, group=GROUP, once=once_public)
+
+    def agreed(mine: bytes, other: bytes) -> bytes:
+        return X25519PrivateKey.from_private_bytes(mine).exchange(X25519PublicKey.from_public_bytes(other))
+
+    ephemeral = sealed[:32]
+    secret = agreed(private, ephemeral) + agreed(private, SENDER_PUBLIC) + agreed(once, ephemeral)
+    info = b"paraaegis-seal-3" + ephemeral + SENDER_PUBLIC + public + once_public + CONTEXT
+    key = hmac.digest(hmac.digest(GROUP, secret, hashlib.sha256), info + b"\x01", hashlib.sha256)
+    assert ChaCha20Poly1305(key).decrypt(bytes(12), sealed[32:], CONTEXT) == b"a model"

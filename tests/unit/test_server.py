@@ -9,8 +9,8 @@ import pytest
 
 from hand import Hand, Served, honest, mean, served
 from paraaegis.crypto.ckks import Secret
-from paraaegis.crypto.keys import derive
 from paraaegis.crypto.pool import Pool, SecretPool
+from paraaegis.crypto.ratchet import Ratchet, Root
 from paraaegis.crypto.sealing import new_pair, unseal
 from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import CryptoError, DriftError, LostTrustError, ProtocolError, RunError
@@ -24,7 +24,6 @@ from paraaegis.protocol.messages import (
     Ended,
     Finish,
     Peek,
-    Rescue,
     RollCall,
     Upload,
     pack,
@@ -106,7 +105,8 @@ def other_length(playing):
 
 
 def other_key(playing):
-    playing.silos["client-2"] = replace(playing.silos["client-2"], vote_key=bytes(32))
+    playing.silos["client-2"] = replace(playing.silos["client-2"], root=Root(bytes(32), bytes(16)))
+    playing.states["client-2"] = start(playing.silos["client-2"])
 
 
 def other_config(playing):
@@ -118,7 +118,7 @@ def other_config(playing):
     [
         (other_model, "first models"),
         (other_length, "first models"),
-        (other_key, "secret orders or CKKS keys"),
+        (other_key, "keys, rosters or secret orders"),
         (other_config, "configurations"),
     ],
 )
@@ -134,7 +134,10 @@ def test_a_configuration_that_all_clients_but_not_the_server_have_stops_the_run(
     playing = hand(*STATIC)
     for client, silo in playing.silos.items():
         playing.silos[client] = replace(silo, plan=replace(playing.plan, config="0" * 64))
-    with pytest.raises(DriftError, match="configurations differ: client-0, client-1, client-2, client-3, client-4"):
+    with pytest.raises(
+        DriftError,
+        match="configurations differ from the other clients' at client-0, client-1, client-2, client-3, client-4",
+    ):
         served(playing)
 
 
@@ -558,21 +561,41 @@ def test_a_client_left_out_for_longer_than_the_history_gets_a_peers_model(method
 def test_a_peers_model_cannot_be_opened_by_the_server():
     playing = hand(FEDAVG)
     ours, theirs = playing.silos["client-0"], playing.silos["client-1"]
-    snapshot = playing.send("client-0", Peek(where=playing.plan.where(1), receivers=("client-1",)))
-    sealed = bytes(snapshot.sealed["client-1"].view)
+    once = playing.states["client-1"].once
+    sealed = bytes(playing.peek("client-0", 1, "client-1").sealed["client-1"].view)
     context = msgspec.msgpack.encode([playing.plan.run, "client-0", "client-1", "model", 0])
-    group = derive(KEYS.vote, "seal", playing.plan.run)
-    unseal(theirs.identity[0], ours.identity[1], sealed, context, group=group)
-    for private, secret in ((new_pair()[0], group), (theirs.identity[0], b"")):
+    unseal(theirs.identity[0], ours.identity[1], sealed, context, once=once)
+    for private, secret in ((new_pair()[0], once), (theirs.identity[0], new_pair()[0]), (theirs.identity[0], b"")):
         with pytest.raises(CryptoError):
-            unseal(private, ours.identity[1], sealed, context, group=secret)
+            unseal(private, ours.identity[1], sealed, context, once=secret)
+
+
+def test_a_one_time_key_that_the_server_made_ends_the_run_for_the_client_that_is_asked():
+    playing = hand(FEDAVG)
+    proof = playing.hellos["client-1"].once.proofs["client-0"]
+    request = Peek(where=playing.plan.where(1), receivers={"client-1": (new_pair()[1], proof)})
+    assert isinstance(playing.send("client-0", request), Ended)
+
+
+def test_a_model_sealed_to_an_older_one_time_key_is_asked_for_again():
+    """As where the answer to a roll call was lost: an ordinary error, which ends nothing."""
+    playing = hand(FEDAVG)
+    peers = [name for name in playing.silos if name != "client-1"]
+    first = playing.round(1, clients=peers)
+    playing.send("client-0", playing.begin(2, first))
+    rescue = playing.rescue(1, "client-0", playing.peek("client-0", 2, "client-1").sealed["client-1"], "client-1")
+    playing.send("client-1", RollCall(where=playing.plan.where(0)))
+    with pytest.raises(ProtocolError, match="another one-time key"):
+        playing.send("client-1", playing.begin(2, rescue=rescue))
+    assert playing.states["client-1"].phase == "idle"
 
 
 @pytest.mark.parametrize("receiver", ["stranger", "client-0"])
 def test_models_are_sealed_to_other_clients_of_the_run_only(receiver):
     playing = hand(FEDAVG)
+    playing.hellos["stranger"] = playing.hellos["client-1"]
     with pytest.raises(ProtocolError, match=f"other clients of the run only, got '{receiver}'"):
-        playing.send("client-0", Peek(where=playing.plan.where(1), receivers=("client-1", receiver)))
+        playing.peek("client-0", 1, "client-1", receiver)
 
 
 def rescued(applied, sender, receiver):
@@ -582,8 +605,8 @@ def rescued(applied, sender, receiver):
     first = playing.round(1, clients=peers)
     second = playing.round(2, first, clients=peers)
     playing.send("client-0", playing.begin(3, second))
-    snapshot = playing.send("client-0", Peek(where=playing.plan.where(3), receivers=(*peers[1:], "client-1")))
-    reply = playing.send("client-1", playing.begin(3, rescue=Rescue(applied, sender, snapshot.sealed[receiver])))
+    sealed = playing.peek("client-0", 3, *peers[1:], "client-1").sealed[receiver]
+    reply = playing.send("client-1", playing.begin(3, rescue=playing.rescue(applied, sender, sealed, "client-1")))
     return reply, playing.states["client-1"], playing.states["client-0"].weights
 
 
@@ -752,17 +775,19 @@ def holding(root, **needles):
 def secrets_in(root):
     """What of the clients' secrets can be reached: their bytes, and key objects."""
     objects = {"Secret"} if any(isinstance(item, Secret) for item in reachable(root)) else set()
-    return objects | holding(root, vote=KEYS.vote, ckks=KEYS.ckks)
+    objects |= {"Ratchet"} if any(isinstance(item, Ratchet) for item in reachable(root)) else set()
+    return objects | holding(root, secret=KEYS.root.secret)
 
 
 def test_the_walk_finds_keys_where_they_are():
-    silo = hand(*STATIC).silos["client-0"]
-    assert secrets_in(silo) >= {"vote", "Secret"}
-    assert secrets_in([KEYS.__dict__]) == {"vote", "ckks"}
+    playing = served(hand(*STATIC)).hand
+    assert secrets_in(playing.silos["client-0"]) >= {"secret", "Secret"}
+    assert secrets_in(playing.states) == {"Ratchet"}
+    assert secrets_in([KEYS.__dict__]) == {"secret"}
     closure = (lambda key: lambda: key)(KEYS)
-    assert secrets_in({"deep": (closure,)}) == {"vote", "ckks"}
-    assert secrets_in(Blob(b"before" + KEYS.ckks + b"after")) == {"ckks"}
-    assert secrets_in(np.frombuffer(KEYS.vote, dtype=np.uint8)[::2]) == {"vote"}
+    assert secrets_in({"deep": (closure,)}) == {"secret"}
+    assert secrets_in(Blob(b"before" + KEYS.root.secret + b"after")) == {"secret"}
+    assert secrets_in(np.frombuffer(KEYS.root.secret, dtype=np.uint8)[::2]) == {"secret"}
 
 
 @pytest.mark.parametrize("settings", [*METHODS.values(), ("protect.method=paraaegis-feedback",)])

@@ -8,12 +8,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from paraaegis.crypto.ratchet import Root
 from paraaegis.engines.flower.store import Store
 from paraaegis.errors import RunError
 from paraaegis.protocol.state import ClientState
 
 WEIGHTS = np.arange(1000, dtype=np.float32)
-STATE = ClientState(weights=WEIGHTS, number=3, attempt=1, mark="ab", elected=np.ones(4, dtype=np.bool_))
+HELD = Root(bytes(range(32)), bytes(16)).begin("run").at(3, 1)
+STATE = ClientState(
+    weights=WEIGHTS,
+    number=3,
+    attempt=1,
+    held=HELD,
+    once=bytes(range(50, 82)),
+    mark="ab",
+    elected=np.ones(4, dtype=np.bool_),
+)
 LEARNT = {"momentum": WEIGHTS * 2, "steps": np.asarray(7)}
 
 
@@ -88,6 +98,36 @@ def test_a_kill_before_the_manifest_is_replaced_leaves_the_old_state(opened, tmp
 def test_a_state_is_its_owners_alone(opened, tmp_path):
     opened(tmp_path / "run").save(STATE)
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "run" / "manifest.json").stat().st_mode & 0o777 == 0o600  # it holds keys
+
+
+def test_keys_are_as_they_were_in_a_fresh_process(opened):
+    opened().save(STATE)
+    assert (opened().state().held, opened().state().once) == (HELD, STATE.once)
+    opened().save(replace(STATE, held=None, once=b""))
+    assert (opened().state().held, opened().state().once) == (None, b"")
+
+
+def test_keys_of_a_round_that_is_over_lie_nowhere_any_more(opened, tmp_path):
+    opened().save(STATE, LEARNT)
+    later = HELD.at(4, 0)
+    opened().save(replace(STATE, number=4, attempt=0, held=later, once=b""))
+    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert later.step.hex().encode() in everything
+    for erased in (HELD.step, HELD.ahead, STATE.once):
+        assert erased.hex().encode() not in everything
+        assert erased not in everything
+
+
+@pytest.mark.parametrize("spoil", ["held", "once"])
+def test_damaged_keys_are_refused_by_name_and_not_shown(opened, tmp_path, spoil):
+    opened().save(STATE)
+    manifest = tmp_path / "manifest.json"
+    secret = (HELD.step if spoil == "held" else STATE.once).hex()
+    manifest.write_text(manifest.read_text().replace(secret, secret[:-1] + "x"))
+    with pytest.raises(RunError, match="stored keys are damaged") as caught:
+        opened().state()
+    assert secret[:-2] not in str(caught.value)
 
 
 @pytest.mark.parametrize("spoil", ["manifest.json", "000001-state-weights.npy"])

@@ -12,23 +12,18 @@ from paraaegis.cli.options import Json, print_json
 from paraaegis.errors import ConfigError
 
 app = typer.Typer(help="Make, show and hand out a federation's keys.", no_args_is_help=True)
-Profile = Annotated[str, typer.Option(help="The CKKS profile of the configuration.")]
-Kept = Annotated[
-    str, typer.Option(help="The CKKS profile of new secrets; default: that of the old ones, else precise.")
-]
 
 
 @app.command("new", epilog="Example: paraaegis keys new federation-keys --clients 3")
 def new(
     folder: Annotated[Path, typer.Argument(help="Where to make the silos' folders.")],
     clients: Annotated[int, typer.Option(min=1, help="How many silos.")],
-    profile: Profile = "precise",
     as_json: Json = False,
 ) -> None:
     """Make all silos' keys in one place, to be carried by someone whom all of them trust."""
     from paraaegis.experiments.enrolment import deal
 
-    made = [str(path) for path in deal(folder, clients, profile)]
+    made = [str(path) for path in deal(folder, clients)]
     if as_json:
         print_json(made)
         return
@@ -56,7 +51,6 @@ def lead(
     approve: Annotated[
         list[str] | None, typer.Option(metavar="NAME=FINGERPRINT", help="A silo, as its people told you.")
     ] = None,
-    profile: Kept = "",
     take_over: Annotated[
         bool, typer.Option("--take-over", help="This silo followed a lead that left: make new secrets and lead.")
     ] = False,
@@ -70,7 +64,7 @@ def lead(
         raise ConfigError(f"--approve takes NAME=FINGERPRINT, got {odd[0]!r}")
     if wrong := [name for name, _, _ in pairs if not re.fullmatch(r"client-(0|[1-9]\d*)", name)]:
         raise ConfigError(f"silos are called client-0, client-1 and so on, got {wrong[0]!r}")
-    fingerprint = KeyFolder(folder).approve({name: value for name, _, value in pairs}, profile, take_over)
+    fingerprint = KeyFolder(folder).approve({name: value for name, _, value in pairs}, take_over)
     print_json({"fingerprint": fingerprint}) if as_json else typer.echo(fingerprint)
 
 
@@ -78,13 +72,12 @@ def lead(
 def rotate(
     folder: Annotated[Path, typer.Argument(help="The lead silo's key folder.")],
     without: Annotated[str, typer.Option(help="The silo that left, if one did; it will not get them.")] = "",
-    profile: Kept = "",
     as_json: Json = False,
 ) -> None:
     """Make new secrets, which the others get when they next meet the server. Begin a new run afterwards."""
     from paraaegis.experiments.enrolment import KeyFolder
 
-    new_id = KeyFolder(folder).rotate(without, profile)
+    new_id = KeyFolder(folder).rotate(without)
     print_json({"key_id": new_id}) if as_json else typer.echo(f"new secrets: {new_id}")
 
 

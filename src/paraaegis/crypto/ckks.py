@@ -5,19 +5,25 @@ A vector of any length is worked on chunk by chunk, on all cores where a pool is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from paraaegis.crypto.chunks import key_id_of, paired
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import PROFILES, Profile, fitting, profile
-from paraaegis.crypto.seal import ChunkSecret, ChunkSums, new_key
+from paraaegis.crypto.seal import ChunkSecret, ChunkSums, secret_key
 from paraaegis.errors import CryptoError, UpdateError
 from paraaegis.grid import STEP, chunk_counts, slices
 from paraaegis.types import Blob, Grid
 
-__all__ = ["PROFILES", "CipherSum", "Profile", "Secret", "check_reach", "new_key", "profile"]
+__all__ = ["PROFILES", "CipherSum", "Profile", "Secret", "check_reach", "new_key", "profile", "rounded", "secret_key"]
+
+
+def new_key(profile: Profile) -> bytes:
+    """A fresh secret key."""
+    return secret_key(profile, secrets.token_bytes(32))
 
 
 class Secret:
@@ -38,20 +44,13 @@ class Secret:
     def encrypt(self, steps: Grid, clients: int) -> tuple[Blob, ...]:
         """Chunks of ciphertexts of grid steps, of which up to `clients` will be summed."""
         check_reach(self.profile, steps, clients)
-        parts = (np.ascontiguousarray(self.rounded(steps[where]), np.int64) for where in self._places(steps.size))
+        spans = slices(steps.size, self.profile.chunk)
+        parts = (np.ascontiguousarray(rounded(self.profile, steps[span]), np.int64) for span in spans)
         count = len(chunk_counts(steps.size, self.profile.chunk))
         if (pool := self._sharing(count)) is None:
             return tuple(Blob(self._chunks.encrypt(index, part)) for index, part in enumerate(parts))
         tasks = (("encrypt", (self.id, index), part.data) for index, part in enumerate(parts))
         return tuple(Blob(chunk) for chunk in pool.map(tasks))
-
-    def rounded(self, steps: Grid) -> Grid:
-        """Steps on the profile's own grid."""
-        unit = self.profile.unit
-        return steps if unit == 1 else (np.rint(steps / unit) * unit).astype(np.int64)
-
-    def _places(self, length: int) -> Iterator[slice]:
-        return slices(length, self.profile.chunk)
 
     def decrypt(self, chunks: Sequence[Blob], length: int) -> Grid:
         """The grid steps of a sum of `length` values."""
@@ -63,8 +62,8 @@ class Secret:
         else:
             tasks = (("decrypt", (self.id, i, count), blob.view) for i, (blob, count) in enumerate(pairs))
             parts = (np.frombuffer(part, dtype=np.int64) for part in pool.map(tasks))
-        for where, part in zip(self._places(length), parts, strict=True):
-            steps[where] = part
+        for span, part in zip(slices(length, self.profile.chunk), parts, strict=True):
+            steps[span] = part
         return steps
 
     def _sharing(self, chunks: int) -> SecretPool | None:
@@ -139,6 +138,11 @@ class CipherSum:
             return tuple(Blob(self._sums.close(i, count, self._key_id)) for i, count in enumerate(self._counts))
         tasks = (("close", (self._id, i, count, self._key_id), b"") for i, count in enumerate(self._counts))
         return tuple(Blob(chunk) for chunk in self._pool.map(tasks))
+
+
+def rounded(profile: Profile, steps: Grid) -> Grid:
+    """Steps on the profile's own grid."""
+    return steps if profile.unit == 1 else (np.rint(steps / profile.unit) * profile.unit).astype(np.int64)
 
 
 def check_reach(profile: Profile, steps: Grid, clients: int) -> None:

@@ -2,8 +2,9 @@
 
 A public key alone proves nothing, since it comes through the server. So the lead seals only to keys whose fingerprint
 it was told by that silo itself, and a silo opens only what was sealed by a lead whose fingerprint it was told. The
-seal depends on both parties' long-term keys: neither a server nor another silo can make or open one. With the secrets
-comes the roster, by which silos know each other from then on.
+seal depends on both parties' long-term keys: neither a server nor another silo can make or open one. It also depends on
+a one-time key of the silo, erased when the packet is opened: what a server recorded stays closed, even to somebody who
+later steals the long-term keys. With the secrets comes the roster, by which silos know each other from then on.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import hmac
 
 import msgspec
 
-from paraaegis.crypto.keys import FederationKeys, decode_keys, encode_keys, tag
-from paraaegis.crypto.sealing import seal, unseal
+from paraaegis.crypto.kdf import derive, tag
+from paraaegis.crypto.keys import FederationKeys, decode_keys, encode_keys
+from paraaegis.crypto.sealing import agree, seal, unseal
 from paraaegis.errors import CryptoError
 
-_CONTEXT = b"paraaegis-enrolment-1:"
+_CONTEXT = b"paraaegis-enrolment-2:"
 _GROUPS = 8  # of four hexadecimal digits: 128 bits
 
 
@@ -28,14 +30,30 @@ def fingerprint_of(public: bytes) -> str:
 
 
 def key_id(keys: FederationKeys) -> str:
-    """A public name for a federation's secrets and roster, equal wherever they are equal."""
-    roster = msgspec.msgpack.encode(sorted(keys.roster.items()))
-    return tag(keys.vote, b"federation key id", keys.ckks_id, keys.profile.encode(), roster).hex()
+    """A public name for a line of roots and its roster, equal wherever they are equal, however many runs there were."""
+    roster = msgspec.msgpack.encode([keys.root.line, sorted(keys.roster.items())])
+    return hashlib.sha256(b"federation key id" + roster).hexdigest()[:32]
 
 
-def seal_keys(keys: FederationKeys, lead_private: bytes, name: str) -> bytes:
-    """Secrets and roster, sealed by the lead to the silo `name` of the roster."""
-    return seal(lead_private, keys.roster[name], encode_keys(keys), _CONTEXT + name.encode())
+def prove_once(private: bytes, lead_public: bytes, once: bytes, lead: str) -> bytes:
+    """The proof for the lead that a one-time public key is this silo's; refused for a lead that it was not told of."""
+    check_lead(lead_public, lead)
+    return _proof(private, lead_public, once)
+
+
+def check_once(lead_private: bytes, name: str, public: bytes, once: bytes, proof: bytes) -> None:
+    """Refuse, as the lead, a one-time key that the silo `name` did not make."""
+    if not hmac.compare_digest(proof, _proof(lead_private, public, once)):
+        raise CryptoError(f"the one-time key received for {name} was not made by that silo: nothing was sealed")
+
+
+def seal_keys(keys: FederationKeys, lead_private: bytes, name: str, once: bytes) -> bytes:
+    """Secrets and roster, sealed by the lead to the silo `name` of the roster and to its one-time key."""
+    return seal(lead_private, keys.roster[name], encode_keys(keys), _CONTEXT + name.encode(), once=once)
+
+
+def _proof(private: bytes, public: bytes, once: bytes) -> bytes:
+    return tag(derive(agree(private, public), "enrolment"), once)
 
 
 def check_approved(name: str, public: bytes, approved: str) -> None:
@@ -47,11 +65,17 @@ def check_approved(name: str, public: bytes, approved: str) -> None:
         )
 
 
-def open_keys(sealed: bytes, private: bytes, name: str, lead_public: bytes, lead: str) -> FederationKeys:
-    """The secrets that the lead sealed to this silo; refused if the lead is not the one it was told of."""
+def check_lead(lead_public: bytes, lead: str) -> None:
+    """Refuse a lead that is not the one whose fingerprint this silo was told."""
     if not hmac.compare_digest(fingerprint_of(lead_public), lead.strip().lower()):
         raise CryptoError(
-            f"these secrets claim a lead with the fingerprint {fingerprint_of(lead_public)}, this silo was told "
-            f"{lead or 'none'}: they were not opened"
+            f"a lead with the fingerprint {fingerprint_of(lead_public)} offers secrets, this silo was told "
+            f"{lead or 'none'}: they were not taken"
         )
-    return decode_keys(unseal(private, lead_public, sealed, _CONTEXT + name.encode()), "what the lead sealed")
+
+
+def open_keys(sealed: bytes, private: bytes, once: bytes, name: str, lead_public: bytes, lead: str) -> FederationKeys:
+    """The secrets that the lead sealed to this silo; refused if the lead is not the one it was told of."""
+    check_lead(lead_public, lead)
+    opened = unseal(private, lead_public, sealed, _CONTEXT + name.encode(), once=once)
+    return decode_keys(opened, "what the lead sealed")

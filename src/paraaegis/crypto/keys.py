@@ -2,85 +2,52 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import secrets
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from paraaegis.crypto.kdf import KEY_BYTES
+from paraaegis.crypto.ratchet import Root
 from paraaegis.crypto.sealing import new_pair, public_of
 from paraaegis.errors import KeyFileError
-from paraaegis.files import write_whole
-
-KEY_BYTES = 32
+from paraaegis.files import locked, write_whole
 
 
 @dataclass(frozen=True)
 class FederationKeys:
-    """The vote key, 32 bytes, the serialised CKKS secret key with the name of its profile, and the roster.
+    """The root of the next run's keys, and the roster.
 
     The roster holds the public identity key of each client by name. It is no secret, but comes from the lead or a
     courier and never from the server: by it clients know each other.
     """
 
-    vote: bytes = field(repr=False)
-    ckks: bytes = field(repr=False)
-    profile: str
-    epoch: int = 1  # grows when keys or roster change; older ones are not taken back
+    root: Root
+    epoch: int = 1  # grows when root or roster are replaced; older ones are not taken back
     roster: Mapping[str, bytes] = field(default_factory=dict)
-
-    @property
-    def ckks_id(self) -> bytes:
-        """A public fingerprint of the CKKS key; empty where there is none."""
-        return ckks_key_id(self.ckks) if self.ckks else b""
 
 
 class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
     kind: str
-    profile: str
-    vote: bytes
-    ckks: bytes
+    root: bytes
+    line: bytes
+    index: int
+    epoch: int
+    roster: dict[str, bytes]
+
+
+class _Retired(msgspec.Struct):
+    """A key file of an older version: one vote key and one CKKS key for ever."""
+
+    kind: str
     epoch: int = 1
     roster: dict[str, bytes] = {}
 
 
-_KIND = "paraaegis-federation-keys-1"
-
-
-def derive(key: bytes, purpose: str, *parts: str | int) -> bytes:
-    """HKDF-SHA256 of `key`, bound to a purpose and to every part. Parts cannot run into each other."""
-    info = msgspec.msgpack.encode([purpose, *parts])
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(key)
-
-
-def prf(key: bytes, *parts: bytes) -> bytes:
-    """32 bytes that look random without the key: HMAC-SHA256 of the parts, which cannot run into each other."""
-    mac = hmac.new(key, digestmod=hashlib.sha256)
-    for part in parts:
-        mac.update(len(part).to_bytes(8, "little"))
-        mac.update(part)
-    return mac.digest()
-
-
-def tag(key: bytes, *parts: bytes) -> bytes:
-    """A 16-byte keyed fingerprint of the parts."""
-    return prf(key, *parts)[:16]
-
-
-def ckks_key_id(key: bytes) -> bytes:
-    """The public fingerprint of a CKKS key, 8 bytes, by which chunks and silos name it."""
-    return tag(key, b"ckks key id")[:8]
-
-
-def new_vote_key() -> bytes:
-    """A fresh vote key from the system."""
-    return secrets.token_bytes(KEY_BYTES)
+_KIND = "paraaegis-federation-keys-2"
+_RETIRED = "paraaegis-federation-keys-1"
 
 
 def save_keys(path: Path, keys: FederationKeys) -> None:
@@ -90,7 +57,9 @@ def save_keys(path: Path, keys: FederationKeys) -> None:
 
 def encode_keys(keys: FederationKeys) -> bytes:
     """A federation's secrets as bytes, to be sealed or put into a file."""
-    return msgspec.msgpack.encode(_KeyFile(_KIND, keys.profile, keys.vote, keys.ckks, keys.epoch, dict(keys.roster)))
+    root = keys.root
+    file = _KeyFile(_KIND, root.secret, root.line, root.index, keys.epoch, dict(keys.roster))
+    return msgspec.msgpack.encode(file)
 
 
 def write_secret(path: Path, content: bytes) -> None:
@@ -116,15 +85,57 @@ def load_keys(path: Path) -> FederationKeys:
 
 def decode_keys(content: bytes, where: str) -> FederationKeys:
     """The secrets that `encode_keys` encoded."""
+    if (old := _retired(content)) is not None:
+        raise KeyFileError(
+            f"{where} holds keys of an older version, which never change (epoch {old.epoch}): make new ones, with "
+            "`paraaegis keys rotate` at the lead, or with `paraaegis keys new` for all"
+        )
     try:
         found = msgspec.msgpack.decode(content, type=_KeyFile)
     except msgspec.DecodeError as error:
         raise KeyFileError(f"{where} is not a key file of this program, or it is damaged") from error
-    if found.kind != _KIND or len(found.vote) != KEY_BYTES:
+    if found.kind != _KIND:
         raise KeyFileError(f"{where} holds {found.kind!r} keys, expected {_KIND!r}")
+    if len(found.root) != KEY_BYTES or min(found.index, found.epoch) < 0:
+        raise KeyFileError(
+            f"{where} should hold a root of {KEY_BYTES} bytes with its index and epoch, got {len(found.root)} bytes, "
+            f"{found.index} and {found.epoch}"
+        )
     if odd := [name for name, public in found.roster.items() if len(public) != KEY_BYTES]:
-        raise KeyFileError(f"{where} should hold identity keys of {KEY_BYTES} bytes, that of {odd[0]} is another")
-    return FederationKeys(found.vote, found.ckks, found.profile, found.epoch, found.roster)
+        raise KeyFileError(
+            f"{where} should hold identity keys of {KEY_BYTES} bytes, that of {odd[0]} has {len(found.roster[odd[0]])}"
+        )
+    return FederationKeys(Root(found.root, found.line, found.index), found.epoch, found.roster)
+
+
+def epoch_and_roster(path: Path) -> tuple[int, dict[str, bytes]]:
+    """What new keys take over from old ones, also from those of an older version."""
+    content = read_secret(path)
+    if (old := _retired(content)) is not None:
+        return old.epoch, old.roster
+    keys = decode_keys(content, str(path))
+    return keys.epoch, dict(keys.roster)
+
+
+def holds_retired(path: Path) -> bool:
+    """Whether keys of an older version lie here, which only new ones can follow."""
+    return _retired(read_secret(path)) is not None
+
+
+def _retired(content: bytes) -> _Retired | None:
+    try:
+        found = msgspec.msgpack.decode(content, type=_Retired)
+    except msgspec.DecodeError:
+        return None
+    return found if found.kind == _RETIRED else None
+
+
+def spend_root(path: Path, used: Root) -> None:
+    """Erase a root whose run has begun, and those before it: the next one of its line takes their place."""
+    with locked(path):
+        keys = load_keys(path)
+        if keys.root.line == used.line and keys.root.index <= used.index:
+            save_keys(path, replace(keys, root=used.forward(used.index + 1)))
 
 
 def new_identity(path: Path) -> bytes:

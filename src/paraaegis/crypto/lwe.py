@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.cores import each
-from paraaegis.crypto.keys import derive
+from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.shamir import Q as Q
 from paraaegis.crypto.shamir import centre
 from paraaegis.crypto.streams import keystream

@@ -2,10 +2,11 @@
 
     tag_i = Σ_j k_j·x_ij + k_w·w_i + pad_i   mod p = 2^61 − 1
 
-x_ij are the whole numbers that client i sends, in parameter order, and w_i is its weight. Keys are fresh for each run,
-round and attempt; the pad is fresh for each upload, so a tag by itself says nothing about values or keys.
+x_ij are the whole numbers that client i sends, part by part as they travel, and w_i is its weight. Keys are fresh for
+each run, round and attempt; the pad is fresh for each upload, so a tag by itself says nothing about values or keys.
 
-k_j = a_l·r^b for parameter j = b·B + l: B random keys for the places in a block and one random r for the blocks.
+k_j = a_l·r^b for place l in block b: B random keys for the places in a block and one random r for the blocks, which are
+counted through all parts.
 Whoever changes a sum without knowing them passes the check with a probability of at most (blocks + 1)/p: the inner
 products of a with the changes are the coefficients of a polynomial that would have to vanish at r. That is 2^-55 for
 11 million values. It holds because sums outside ±(p − 1)/2 are refused first: no change inside that range is a
@@ -15,7 +16,7 @@ multiple of p.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from paraaegis.compiled import compiled
 from paraaegis.cores import each
-from paraaegis.crypto.keys import prf
+from paraaegis.crypto.kdf import prf
 from paraaegis.crypto.streams import keystream
 from paraaegis.errors import CryptoError
 from paraaegis.grid import CHUNK, slices
@@ -37,22 +38,29 @@ _LOW = 2**31 - 1
 _HALF = 2**32 - 1
 
 
-def product(key: bytes, steps: Grid, weight: int) -> int:
+def product(key: bytes, parts: Sequence[Grid], weight: int) -> int:
     """Σ_j k_j·x_j + k_w·w mod p: what a tag is without its pad. Refuses values outside ±(p − 1)/2."""
+    longest = max(part.size for part in parts)
     # 61 of 64 bits each; p itself, as good as 0, is drawn once in 2^61.
-    draws = np.frombuffer(keystream(key)(8 * (2 + min(steps.size, CHUNK))), dtype="<u8") >> np.uint64(3)
+    draws = np.frombuffer(keystream(key)(8 * (2 + min(longest, CHUNK))), dtype="<u8") >> np.uint64(3)
     for_blocks, for_weight, keys = int(draws[0]), int(draws[1]), draws[2:].view(np.int64)
 
-    def block(_: int, where: slice) -> int:
-        part = steps[where]
-        if part.itemsize == 8 and not -LIMIT <= part.min() <= part.max() <= LIMIT:
+    def block(_: int, steps: Grid) -> int:
+        if steps.itemsize == 8 and not -LIMIT <= steps.min() <= steps.max() <= LIMIT:
             raise CryptoError(f"values must lie within ±{LIMIT}")
-        return _dot(keys[: part.size], part)
+        return _dot(keys[: steps.size], steps)
 
     total = 0
-    for found in reversed(each(block, slices(steps.size))):
-        total = (total * for_blocks + found) % PRIME
+    blocks = [part[span] for part in parts for span in slices(part.size)]
+    for inner in reversed(each(block, blocks)):
+        total = (total * for_blocks + inner) % PRIME
     return (total + for_weight * weight) % PRIME
+
+
+def warm() -> None:
+    """Load the compiled loop, which takes a fresh process half a second."""
+    for kind in (np.int32, np.int64):
+        _dot(np.zeros(1, np.int64), np.zeros(1, kind))
 
 
 def pad(key: bytes, client: str, nonce: bytes, context: bytes) -> int:

@@ -27,7 +27,7 @@ import numpy as np
 
 from paraaegis.cores import threads
 from paraaegis.crypto.profiles import PROFILES
-from paraaegis.crypto.worker import read_frame, write_frame
+from paraaegis.crypto.worker import KEPT, read_frame, write_frame
 from paraaegis.errors import CryptoError
 from paraaegis.types import Buffer
 
@@ -113,7 +113,7 @@ class SecretPool(Pool):
 
     def __init__(self, workers: int = 0) -> None:
         super().__init__(workers)
-        self._known: set[bytes] = set()
+        self._known: deque[bytes] = deque(maxlen=KEPT)  # the keys that every worker has
         self._turns = itertools.count()
 
     def submit(self, index: int, operation: str, arguments: Sequence[Any], data: Buffer) -> Future[memoryview]:  # noqa: ARG002
@@ -121,12 +121,12 @@ class SecretPool(Pool):
         return super().submit(next(self._turns), operation, arguments, data)
 
     def know(self, key_id: bytes, profile: str, key: bytes) -> None:
-        """Give every worker a secret key, once."""
+        """Give every worker a secret key, once; the oldest of more than a few is forgotten."""
         workers = self._running()
         with self._lock:
             if key_id in self._known:
                 return
-            self._known.add(key_id)
+            self._known.append(key_id)
             # In the lock: whoever comes second may only queue work behind the key.
             asked = [worker.submit("key", (profile,), key) for worker in workers]
         for future in asked:

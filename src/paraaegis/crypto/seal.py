@@ -6,6 +6,7 @@ SEAL's own generator is never given a seed: two encryptions of one vector must d
 from __future__ import annotations
 
 import os
+import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paraaegis.crypto.chunks import join, parse
-from paraaegis.crypto.keys import ckks_key_id
+from paraaegis.crypto.kdf import ckks_key_id, derive
 from paraaegis.crypto.profiles import Profile
+from paraaegis.crypto.streams import keystream
 from paraaegis.errors import CryptoError
 from paraaegis.grid import STEP
 from paraaegis.types import Buffer, Grid
@@ -90,10 +93,59 @@ def _ciphertext(profile: Profile, data: Buffer, scratch: Scratch) -> Any:
     return ciphertext
 
 
-def new_key(profile: Profile) -> bytes:
-    """A fresh secret key."""
+def secret_key(profile: Profile, seed: bytes) -> bytes:
+    """The secret key that follows from a 32-byte seed, as SEAL saves one: coefficients uniform in {−1, 0, 1}."""
+    values = _transformed(profile, _ternary(seed, profile.degree))
+    context = _tools(profile).context
+    data = _framed(struct.pack("<Q", profile.degree) + values.astype("<u8").tobytes())
+    return _framed(struct.pack("<4QQd", *context.key_parms_id(), profile.degree, 1.0) + data)
+
+
+def _framed(content: bytes) -> bytes:
+    """Content behind the header of SEAL 4's files: magic number, sizes, version, no compression."""
+    return struct.pack("<HBBBBHQ", 0xA15E, 16, *_seal_version(), 0, 0, 16 + len(content)) + content
+
+
+@cache
+def _seal_version() -> tuple[int, int]:
+    """The version that SEAL writes into its files, and asks for when it reads one."""
     with _scratch() as scratch:
-        return _save(_seal().KeyGenerator(_tools(profile).context).secret_key(), scratch)
+        saved = _save(_seal().Plaintext("1"), scratch)
+    return saved[3], saved[4]
+
+
+def _ternary(seed: bytes, count: int) -> Grid:
+    """Numbers uniform in {−1, 0, 1}: bytes of the key stream modulo 3, without the byte that would favour one."""
+    stream, drawn = keystream(derive(seed, "ternary")), np.empty(0, np.uint8)
+    while drawn.size < count:
+        fresh = np.frombuffer(stream(count), np.uint8)
+        drawn = np.concatenate([drawn, fresh[fresh < 255]])
+    return drawn[:count].astype(np.int64) % 3 - 1
+
+
+def _transformed(profile: Profile, coefficients: Grid) -> Grid:
+    """The number-theoretic transform that SEAL keeps keys in: values at odd powers of the smallest primitive root."""
+    modulus, roots = _roots(profile)
+    values = (coefficients % modulus).astype(object)  # of any size: a product has 108 bits
+    blocks = 1
+    while blocks < profile.degree:
+        low, high = np.split(values.reshape(blocks, -1), 2, axis=1)
+        high = high * roots[blocks : 2 * blocks, None] % modulus
+        values = np.concatenate([(low + high) % modulus, (low - high) % modulus], axis=1)
+        blocks *= 2
+    return values.reshape(-1).astype(np.int64)
+
+
+@cache
+def _roots(profile: Profile) -> tuple[int, NDArray[Any]]:
+    """The modulus, and the powers of its smallest primitive root of order 2·degree, in bit-reversed order."""
+    modulus = int(_tools(profile).context.key_context_data().parms().coeff_modulus()[0].value())
+    order, bits = 2 * profile.degree, profile.degree.bit_length() - 1
+    candidates = (pow(base, (modulus - 1) // order, modulus) for base in range(2, modulus))
+    root = next(one for one in candidates if pow(one, order // 2, modulus) == modulus - 1)
+    root = min(pow(root, odd, modulus) for odd in range(1, order, 2))
+    powers = [pow(root, int(f"{place:0{bits}b}"[::-1], 2), modulus) for place in range(profile.degree)]
+    return modulus, np.array(powers, dtype=object)
 
 
 class ChunkSecret:

@@ -1,11 +1,12 @@
 """Bytes sealed from one client to another, to be carried by a server that must neither read nor change them.
 
-    ephemeral DH ‖ static DH → HKDF-SHA256 (group; the three public keys, context) → ChaCha20-Poly1305
+    ephemeral DH ‖ static DH [‖ one-time DH] → HKDF-SHA256 (group; the public keys, context) → ChaCha20-Poly1305
 
 The ephemeral key is fresh for each message. The static part comes from the long-term keys of sender and receiver, so
-only these two can make or open the message: the receiver knows who sent it. `group`, a secret of all clients, keeps out
-whoever has a client's long-term key but not the federation's secrets. `context` names what the message is for; it
-opens in the same context only.
+only these two can make or open the message: the receiver knows who sent it. `once` is a pair that the receiver made for
+one message: once its private half is erased nobody can open the message, not even with both long-term keys. `group`, a
+secret of all clients, keeps out whoever has a client's long-term key but not the federation's secrets. `context` names
+what the message is for; it opens in the same context only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from paraaegis.errors import CryptoError
 
 KEY_BYTES = 32
 _NONCE = bytes(12)  # every key seals one message, so one nonce is enough
-_PURPOSE = b"paraaegis-seal-2"
+_PURPOSE = b"paraaegis-seal-3"
 
 
 def new_pair() -> tuple[bytes, bytes]:
@@ -42,25 +43,36 @@ def agree(private: bytes, public: bytes) -> bytes:
         raise CryptoError(f"not a pair of X25519 keys of {KEY_BYTES} bytes") from None
 
 
-def seal(sender: bytes, receiver: bytes, plaintext: bytes, context: bytes, *, group: bytes = b"") -> bytes:
-    """Seal `plaintext` from the private key `sender` to the public key `receiver`; 48 bytes longer."""
+def seal(
+    sender: bytes, receiver: bytes, plaintext: bytes, context: bytes, *, group: bytes = b"", once: bytes = b""
+) -> bytes:
+    """Seal `plaintext` from the private key `sender` to the public key `receiver`; 48 bytes longer.
+
+    `once`: also to this one-time public key.
+    """
     ephemeral, public = new_pair()
-    secret = agree(ephemeral, receiver) + agree(sender, receiver)
-    info = _PURPOSE + public + public_of(sender) + receiver + context
+    secret = agree(ephemeral, receiver) + agree(sender, receiver) + (agree(ephemeral, once) if once else b"")
+    info = _PURPOSE + public + public_of(sender) + receiver + (once or bytes(KEY_BYTES)) + context
     return public + _cipher(secret, group, info).encrypt(_NONCE, plaintext, context)
 
 
-def unseal(receiver: bytes, sender: bytes, sealed: bytes, context: bytes, *, group: bytes = b"") -> bytes:
-    """Open with the private key `receiver` what the owner of the key `sender` sealed; one error for all faults."""
+def unseal(
+    receiver: bytes, sender: bytes, sealed: bytes, context: bytes, *, group: bytes = b"", once: bytes = b""
+) -> bytes:
+    """Open with the private key `receiver` what the owner of the key `sender` sealed; one error for all faults.
+
+    `once`: the private key of the one-time pair that it was also sealed to.
+    """
     public = sealed[:KEY_BYTES]
     try:
-        secret = agree(receiver, public) + agree(receiver, sender)
-        info = _PURPOSE + public + sender + public_of(receiver) + context
+        secret = agree(receiver, public) + agree(receiver, sender) + (agree(once, public) if once else b"")
+        own = public_of(receiver) + (public_of(once) if once else bytes(KEY_BYTES))
+        info = _PURPOSE + public + sender + own + context
         return _cipher(secret, group, info).decrypt(_NONCE, sealed[KEY_BYTES:], context)
     except (CryptoError, InvalidTag, ValueError):
         raise CryptoError("sealed bytes do not open with these keys and this context") from None
 
 
 def _cipher(secret: bytes, group: bytes, info: bytes) -> ChaCha20Poly1305:
-    # The purpose and the three keys in `info` have a fixed length, so its parts cannot run into each other.
+    # The purpose and the four keys in `info` have a fixed length, so its parts cannot run into each other.
     return ChaCha20Poly1305(HKDF(algorithm=SHA256(), length=32, salt=group, info=info).derive(secret))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.crypto.keys import derive, tag
+from paraaegis.crypto.kdf import derive, tag
 from paraaegis.crypto.streams import keystream
 from paraaegis.types import Order
 
@@ -20,13 +20,13 @@ _MOST_INDEX_BITS = 26  # beyond 67 million values the random part would get too 
 _SAMPLED = 4096  # entries of an order that enter its fingerprint
 
 
-def secret_order(vote_key: bytes, version: int, run: str, number: int, attempt: int, length: int) -> Order:
-    """order[position] = parameter index, for one round and attempt of one run.
+def secret_order(step: bytes, length: int) -> Order:
+    """order[position] = parameter index, by the key of one round and attempt.
 
     Each index draws a random number and they are sorted by it: a third of a shuffle's time, and the same on every
     machine. Number and index share a word; of d = 11 million, some 60 pairs draw equal numbers and keep their order.
     """
-    draw = keystream(derive(vote_key, "order", version, run, number, attempt))
+    draw = keystream(derive(step, "order"))
     numbers = np.frombuffer(draw(8 * length), dtype="<u8")
     bits = max(1, (length - 1).bit_length())
     if bits > _MOST_INDEX_BITS:
@@ -38,13 +38,13 @@ def secret_order(vote_key: bytes, version: int, run: str, number: int, attempt: 
     return words.view(np.int64)
 
 
-def fingerprint(vote_key: bytes, run: str, number: int, attempt: int, order: Order | None, model: bytes) -> str:
-    """A keyed fingerprint of the order (where one was drawn) and of the model's digest, as hex.
+def fingerprint(step: bytes, order: Order | None, view: bytes) -> str:
+    """A keyed fingerprint of the order (where one was drawn) and of what its client believes, as hex.
 
     Equal at every client that may be mixed with this one; without the key it tells nothing of either.
     """
     sample = b"" if order is None else order[:: max(1, order.size // _SAMPLED)].tobytes()
-    return tag(derive(vote_key, "fingerprint", run, number, attempt), sample, model).hex()
+    return tag(derive(step, "fingerprint"), sample, view).hex()
 
 
 def digest(array: NDArray[Any]) -> bytes:

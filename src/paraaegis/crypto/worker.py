@@ -44,8 +44,11 @@ class Sums:
         return b""
 
 
+KEPT = 4  # keys: each round has its own, and rounds overlap by one
+
+
 class Secrets:
-    """A client's worker: its secret keys, by id."""
+    """A client's worker: its newest secret keys, by id."""
 
     def __init__(self) -> None:
         self._secrets: dict[bytes, ChunkSecret] = {}
@@ -54,6 +57,8 @@ class Secrets:
         """Take up a secret key."""
         secret = ChunkSecret(profile(name), bytes(data))
         self._secrets[secret.id] = secret
+        if len(self._secrets) > KEPT:
+            del self._secrets[next(iter(self._secrets))]
         return b""
 
     def encrypt(self, data: Buffer, key_id: bytes, index: int) -> bytes:

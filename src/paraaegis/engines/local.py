@@ -43,5 +43,8 @@ class LocalEngine:
             yield Reply(asked.pop(future), future.result())
 
     def _answer(self, name: str, frames: Frames) -> Frames:
-        self.states[name], reply = client.step(self.silos[name], self.states[name], unpack(frames))
+        def keep(state: ClientState) -> None:
+            self.states[name] = state
+
+        self.states[name], reply = client.step(self.silos[name], self.states[name], unpack(frames), keep)
         return spooled(pack(reply))

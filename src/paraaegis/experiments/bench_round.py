@@ -68,13 +68,13 @@ def bench_vote(length: int, ratio: float, repeats: int = 3) -> VoteBench:
     """Order, selection, ballot and noise of one client; tally and election of ten ballots."""
     update = np.random.default_rng(0).normal(0, 0.01, length).astype(np.float32)
     k, rng = round(ratio * length), np.random.default_rng(1)
-    order = secret_order(bytes(32), 1, "bench", 1, 0, length)
+    order = secret_order(bytes(32), length)
     chosen = select("max", update, k, rng)
     places = places_of(order)
     ballot = cast(chosen, places)
     gaussian = Gaussian(1.0, (0.07,))
     client = {
-        "order": _best(lambda: secret_order(bytes(32), 1, "bench", 1, 0, length), repeats),
+        "order": _best(lambda: secret_order(bytes(32), length), repeats),
         "places": _best(lambda: places_of(order), repeats),
         "select": _best(lambda: select("max", update, k, rng), repeats),
         "ballot": _best(lambda: cast(chosen, places), repeats),
@@ -135,7 +135,7 @@ def bench_round(
         overhead={},
         client_seconds={},
         combine_seconds={},
-        order_seconds=_best(lambda: places_of(secret_order(bytes(32), 1, "bench", 1, 0, length)), repeats),
+        order_seconds=_best(lambda: places_of(secret_order(bytes(32), length)), repeats),
     )
     with SecretPool() as secrets, Pool() as pool:
         for ratio in RATIOS:
@@ -162,9 +162,10 @@ def _one_round(silos: Mapping[str, Silo], open_sum: Callable[[], Sum], update: V
     """Seconds of one client's vote, protect and reveal, nothing shared but the order, and of the server's combine."""
     spent: dict[str, float] = {}
     silo, plan = silos["client-0"], silos["client-0"].plan
-    state = ClientState(weights=silo.learner.initial(), counts=np.full(CLIENTS, Still.samples))
+    keys = silo.first_keys(silo.root)
+    state = ClientState(weights=silo.learner.initial(), counts=np.full(CLIENTS, Still.samples), held=keys)
     silo.once.clear()
-    silo.places(1, 0)
+    silo.places(keys.step)
 
     def timed(phase: str, start: float) -> float:
         now = time.perf_counter()
@@ -172,18 +173,18 @@ def _one_round(silos: Mapping[str, Silo], open_sum: Callable[[], Sum], update: V
         return now
 
     start = time.perf_counter()
-    votes = algorithm.vote(silo, update, 1, 0)
-    silo.fingerprint(1, 0, state.weights, view(silo, state))
+    votes = algorithm.vote(silo, keys, update)
+    silo.fingerprint(keys.step, view(silo, state))
     start = timed("vote", start)
     elected = unpack_positions(votes, plan.k(1), plan.length)
     start = time.perf_counter()
-    turn = algorithm.prepare(silo, state, 1, 0)
-    protected = algorithm.protect(silo, turn, update, silo.partition(1, 0, elected))
-    sign(silo, state, 1, 0, protected.steps, elected)
+    turn = algorithm.prepare(silo, state)
+    protected = algorithm.protect(silo, turn, update, silo.partition(keys.step, elected))
+    sign(silo, state, keys.step, protected.parts, elected)
     start = timed("protect", start)
     payload = _combined(open_sum(), protected.payload)
     timed("combine", start)
-    nonces, tags = zip(*(sign(one, state, 1, 0, protected.steps, elected) for one in silos.values()), strict=True)
+    nonces, tags = zip(*(sign(one, state, keys.step, protected.parts, elected) for one in silos.values()), strict=True)
     aggregate = Aggregate(1, 0, plan.clients, None, payload, nonces, add_tags(tags))
     start = time.perf_counter()
     silo.learner.apply(state.weights, algorithm.reveal(silo, state, aggregate, elected))

@@ -12,21 +12,23 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from paraaegis.crypto.ckks import new_key, profile
-from paraaegis.crypto.enrol import check_approved, fingerprint_of, key_id, open_keys, seal_keys
+from paraaegis.crypto.enrol import check_approved, check_once, fingerprint_of, key_id, open_keys, prove_once, seal_keys
 from paraaegis.crypto.keys import (
     FederationKeys,
+    epoch_and_roster,
+    holds_retired,
     load_identity,
     load_keys,
     new_identity,
-    new_vote_key,
+    read_secret,
     save_keys,
     write_secret,
 )
+from paraaegis.crypto.ratchet import Root
+from paraaegis.crypto.sealing import new_pair
 from paraaegis.errors import KeyFileError
-from paraaegis.files import write_whole
+from paraaegis.files import locked, write_whole
 
-PROFILE = "precise"
 MOST_SILOS = 1000
 
 
@@ -36,8 +38,7 @@ class Shown(msgspec.Struct, kw_only=True, omit_defaults=True):
     folder: str
     fingerprint: str = ""
     key_id: str = ""
-    profile: str = ""
-    ckks_id: str = ""
+    runs: int = 0  # begun with these secrets
     leads: bool = False
     roster: dict[str, str] = {}  # fingerprints of all clients by name, as the secrets came with them
     approved: dict[str, str] = {}  # fingerprints by silo, at a lead
@@ -45,11 +46,14 @@ class Shown(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class KeyFolder:
-    """identity and keys are secrets (0600); approved.toml makes a silo the lead, lead.toml names another's."""
+    """identity, keys and once are secrets (0600); approved.toml makes a silo the lead, lead.toml names another's.
+
+    `once` is there between the moment when a silo asks for the federation's secrets and that when it has them.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.identity, self.keys = path / "identity", path / "keys"
+        self.identity, self.keys, self.once = path / "identity", path / "keys", path / "once"
         self._approved, self._lead = path / "approved.toml", path / "lead.toml"
 
     def create(self, lead: str = "") -> str:
@@ -71,7 +75,7 @@ class KeyFolder:
         """Epoch and key id of the newest secrets that came from each lead, by its fingerprint."""
         found: dict[str, dict[str, Any]] | None = _read(self._lead).get("taken")
         if found is None and self.lead and self.keys.exists():  # a folder of before it was written down
-            return {self.lead: _newest(load_keys(self.keys))}
+            return {self.lead: _newest(load_keys(self.keys))} if not holds_retired(self.keys) else {}
         return found or {}
 
     @property
@@ -79,11 +83,10 @@ class KeyFolder:
         """The silo's public key."""
         return load_identity(self.identity)[1]
 
-    def approve(self, fingerprints: dict[str, str], chosen: str = "", take_over: bool = False) -> str:
+    def approve(self, fingerprints: dict[str, str], take_over: bool = False) -> str:
         """Make this silo the lead: approve others, and make the federation's secrets if there are none.
 
-        To take over from a lead that left makes new ones, which that lead does not know. `chosen` is the CKKS profile;
-        if it is empty, that of the secrets that lie here, else the usual one.
+        To take over from a lead that left makes new ones, which that lead does not know.
         """
         self.create()
         checked = {name: _checked(fingerprint) for name, fingerprint in fingerprints.items()}
@@ -97,15 +100,10 @@ class KeyFolder:
         whole = {**self.approved(), **checked}
         if twice := [name for name in whole if list(whole.values()).count(whole[name]) > 1]:
             raise KeyFileError(f"{' and '.join(twice)} cannot have the same fingerprint: each silo has its own")
-        held = load_keys(self.keys) if self.keys.exists() else None
-        profile, epoch = (held.profile, held.epoch) if held else (PROFILE, 0)
-        if held and not take_over and chosen not in ("", profile):
-            raise KeyFileError(
-                f"{self.keys} holds keys of profile {profile!r}, asked for {chosen!r}: "
-                f"`paraaegis keys rotate {self.path} --profile {chosen}` makes new ones for all"
-            )
-        if take_over or not held:  # before it leads: the old secrets are nothing to hand out
-            save_keys(self.keys, fresh_keys(chosen or profile, epoch + 1))
+        if take_over or not self.keys.exists():  # before it leads: the old secrets are nothing to hand out
+            with locked(self.keys):
+                epoch = epoch_and_roster(self.keys)[0] if self.keys.exists() else 0
+                save_keys(self.keys, FederationKeys(Root.new(), epoch + 1))
         self._write_approved(whole, self._left())
         self._lead.unlink(missing_ok=True)
         return fingerprint_of(self.public)
@@ -125,19 +123,20 @@ class KeyFolder:
         """The fingerprint of the silo that this one takes secrets from; empty if it was told none."""
         return str(_read(self._lead).get("lead", ""))
 
-    def rotate(self, without: str = "", chosen: str = "") -> str:
+    def rotate(self, without: str = "") -> str:
         """New secrets for all, or all but one silo, which left; the others get them when they next meet the server."""
         if not self.leads:
             raise KeyFileError(f"{self.path} does not lead; the lead makes new secrets")
-        approved, left, old = self.approved(), self._left(), load_keys(self.keys)
+        approved, left = self.approved(), self._left()
         if without and without not in [*approved, *left]:
             raise KeyFileError(f"{self.path} approved {', '.join(approved) or 'nobody'}, not {without!r}")
-        roster = {name: public for name, public in old.roster.items() if name != without}
-        renewed = fresh_keys(chosen or old.profile, old.epoch + 1, roster)
         if without:
             approved.pop(without, None)
             self._write_approved(approved, sorted({*left, without}))  # first, so that the new keys never reach it
-        save_keys(self.keys, renewed)
+        with locked(self.keys):
+            epoch, roster = epoch_and_roster(self.keys)
+            roster.pop(without, None)
+            save_keys(self.keys, FederationKeys(Root.new(), epoch + 1, roster))
         return self.key_id
 
     def _left(self) -> list[str]:
@@ -150,27 +149,43 @@ class KeyFolder:
     @property
     def key_id(self) -> str:
         """The public name of the secrets that lie here; empty if there are none."""
-        return key_id(load_keys(self.keys)) if self.keys.exists() else ""
+        return key_id(load_keys(self.keys)) if self.keys.exists() and not holds_retired(self.keys) else ""
 
-    def seal(self, publics: dict[str, bytes], name: str) -> dict[str, bytes]:
+    def ask(self, lead_public: bytes) -> tuple[bytes, bytes]:
+        """A fresh one-time key that the lead is to seal its secrets to, and the proof that it is this silo's."""
+        once, public = new_pair()
+        proof = prove_once(load_identity(self.identity)[0], lead_public, public, self.lead)
+        write_secret(self.once, once)
+        return public, proof
+
+    def seal(self, asking: Mapping[str, tuple[bytes, bytes, bytes]], name: str) -> dict[str, bytes]:
         """As the lead, called `name`: secrets and roster for each of these silos; refused whole if one is not approved.
 
-        A silo that is new, or has a new identity, changes the roster, which is then a new epoch for all.
+        Of each silo its public key, one-time key and proof. One that is new, or has a new identity, changes the roster,
+        which is then a new epoch for all.
         """
-        keys, approved, (private, own) = load_keys(self.keys), self.approved(), load_identity(self.identity)
-        for silo, public in publics.items():
+        approved, (private, own) = self.approved(), load_identity(self.identity)
+        publics = {silo: public for silo, (public, _, _) in asking.items()}
+        for silo, (public, once, proof) in asking.items():
             check_approved(silo, public, approved.get(silo, ""))
-        known = {silo: public for silo, public in keys.roster.items() if approved.get(silo) == fingerprint_of(public)}
-        roster = known | publics | {name: own}
-        if roster != keys.roster:
-            keys = replace(keys, roster=roster, epoch=keys.epoch + 1)
-            save_keys(self.keys, keys)
-        return {silo: seal_keys(keys, private, silo) for silo in publics}
+            check_once(private, silo, public, once, proof)
+        with locked(self.keys):
+            keys = load_keys(self.keys)
+            known = {
+                silo: public for silo, public in keys.roster.items() if approved.get(silo) == fingerprint_of(public)
+            }
+            roster = known | publics | {name: own}
+            if roster != keys.roster:
+                keys = replace(keys, roster=roster, epoch=keys.epoch + 1)
+                save_keys(self.keys, keys)
+        return {silo: seal_keys(keys, private, silo, once) for silo, (_, once, _) in asking.items()}
 
     def open(self, sealed: bytes, name: str, lead_public: bytes) -> None:
         """Take up secrets that the lead sealed to this silo."""
         lead = self.lead
-        opened = open_keys(sealed, load_identity(self.identity)[0], name, lead_public, lead)
+        if not self.once.exists():
+            raise KeyFileError(f"{self.path} has not asked for secrets, or has got them; nothing was changed")
+        opened = open_keys(sealed, load_identity(self.identity)[0], read_secret(self.once), name, lead_public, lead)
         if opened.roster.get(name) != self.public:
             raise KeyFileError(f"the lead's roster has another key for {name} than this silo's; nothing was changed")
         taken, came = self._taken(), _newest(opened)
@@ -181,7 +196,15 @@ class KeyFolder:
                 "may be handing out old ones again; nothing was changed"
             )
         self._write_lead(lead, {**taken, lead: came})  # first: what is older is refused from here on
-        save_keys(self.keys, opened)
+        self.once.unlink()  # what a server recorded opens no more; a kill here means to ask again
+        with locked(self.keys):
+            save_keys(self.keys, self._not_behind(opened))
+
+    def _not_behind(self, opened: FederationKeys) -> FederationKeys:
+        """These keys with the root that lies here, if it is a later one of the same line."""
+        held = load_keys(self.keys).root if self.keys.exists() and not holds_retired(self.keys) else opened.root
+        later = held.line == opened.root.line and held.index > opened.root.index
+        return replace(opened, root=held) if later else opened
 
     def show(self) -> Shown:
         """What lies here, without any secret."""
@@ -190,14 +213,9 @@ class KeyFolder:
             shown.fingerprint = fingerprint_of(self.public)
         if self.keys.exists():
             keys = load_keys(self.keys)
-            shown.key_id, shown.profile, shown.ckks_id = key_id(keys), keys.profile, keys.ckks_id.hex()
+            shown.key_id, shown.runs = key_id(keys), keys.root.index
             shown.roster = {name: fingerprint_of(public) for name, public in keys.roster.items()}
         return shown
-
-
-def fresh_keys(chosen: str, epoch: int = 1, roster: Mapping[str, bytes] | None = None) -> FederationKeys:
-    """New secrets of a federation."""
-    return FederationKeys(new_vote_key(), new_key(profile(chosen)), chosen, epoch, roster or {})
 
 
 def _newest(keys: FederationKeys) -> dict[str, Any]:
@@ -211,7 +229,7 @@ def _checked(fingerprint: str) -> str:
     return text
 
 
-def deal(folder: Path, clients: int, chosen: str = PROFILE) -> list[Path]:
+def deal(folder: Path, clients: int) -> list[Path]:
     """A folder a silo with its own pair and the common secrets, to be carried there by someone all trust."""
     if clients > MOST_SILOS:
         raise KeyFileError(f"keys are dealt to at most {MOST_SILOS} silos at a time, got {clients}")
@@ -221,13 +239,12 @@ def deal(folder: Path, clients: int, chosen: str = PROFILE) -> list[Path]:
     silos = {path.name: KeyFolder(path) for path in folders}
     for silo in silos.values():
         silo.create()
-    keys = fresh_keys(chosen, roster={name: silo.public for name, silo in silos.items()})
+    keys = FederationKeys(Root.new(), roster={name: silo.public for name, silo in silos.items()})
     for silo in silos.values():
         save_keys(silo.keys, keys)
     server = folder / "server"
     server.mkdir()
     public = {
-        "profile": chosen,
         "key_id": key_id(keys),
         "clients": {name: public.hex() for name, public in keys.roster.items()},
     }

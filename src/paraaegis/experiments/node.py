@@ -13,9 +13,11 @@ import msgspec
 from numpy.typing import NDArray
 
 from paraaegis.config import Config, load_config
-from paraaegis.crypto.keys import load_identity, load_keys
+from paraaegis.crypto.keys import load_identity, load_keys, spend_root
 from paraaegis.crypto.pool import SecretPool
-from paraaegis.errors import ConfigError, KeyFileError, UpdateError
+from paraaegis.crypto.ratchet import Root
+from paraaegis.engines.flower.store import took_part
+from paraaegis.errors import ConfigError, KeyFileError, RunError, UpdateError
 from paraaegis.experiments.enrolment import KeyFolder
 from paraaegis.experiments.wire import check, make_plan, make_silo, resolve, short_name
 from paraaegis.files import write_whole
@@ -146,9 +148,13 @@ class SiloNode:
         known: dict[str, str | bytes] = {"name": self.name, "public": secrets.public, "key_id": secrets.key_id}
         return {**known, "length": length, "leads": secrets.leads}
 
-    def seal(self, publics: dict[str, bytes]) -> dict[str, bytes]:
+    def ask(self, lead_public: bytes) -> tuple[bytes, bytes]:
+        """A one-time key to seal the federation's secrets to, and its proof."""
+        return self._secrets.ask(lead_public)
+
+    def seal(self, asking: Mapping[str, tuple[bytes, bytes, bytes]]) -> dict[str, bytes]:
         """As lead: the federation's secrets and roster, sealed to approved silos."""
-        return self._secrets.seal(publics, self.name)
+        return self._secrets.seal(asking, self.name)
 
     def open(self, sealed: bytes, lead_public: bytes) -> None:
         """Take up secrets that the lead sealed to this silo."""
@@ -163,11 +169,6 @@ class SiloNode:
                 f"the run {run} is of another configuration than this silo's, {short_name(config)}: all need the same"
             )
         method = find_method(config.protect.method)
-        if method.encrypts and keys.profile != config.protect.profile:
-            raise KeyFileError(
-                f"{self.name} has keys of profile {keys.profile!r}, the configuration says {config.protect.profile!r}: "
-                f"`paraaegis keys rotate --profile {config.protect.profile}` at the lead makes others"
-            )
         if strangers := [name for name in config.names if name not in keys.roster]:
             raise KeyFileError(
                 f"the keys of {self.name} come with no identity of {', '.join(strangers)}: let the lead approve all "
@@ -180,12 +181,49 @@ class SiloNode:
         length = self._facts.length
         plan = check(config, make_plan(config, config.names, length, evaluators(config, self.holdout), run))
         with SecretPool(config.engine.processes) as pool:
-            half = method.client(Materials(config, keys, run, pool))
+            half = method.client(Materials(config, run, pool))
             encrypted = plan.k(1) if half.votes else length
             pool.workers = max(1, min(pool.workers, encrypted // WORTH))
-            ledger = Ledger(budget(config), self.folder / "ledger.jsonl")
-            identity = load_identity(self.folder / "identity")
-            yield make_silo(config, plan, self.name, self.learner, keys, half, ledger, self.holdout, identity)
+            yield make_silo(
+                config,
+                plan,
+                self.name,
+                self.learner,
+                keys,
+                half,
+                self._ledger(config),
+                self.holdout,
+                load_identity(self.folder / "identity"),
+                self._spend,
+                self._tells(config),
+                lambda number, metrics: self._note(run, number, metrics),
+            )
+
+    def _ledger(self, config: Config) -> Ledger:
+        """What this silo has released, under whatever name; refused where it is gone after a run."""
+        path = self.folder / "ledger.jsonl"
+        if not (path.exists() and path.stat().st_size) and took_part(self.folder / "runs"):
+            raise RunError(
+                f"{path} is gone or empty, but {self.name} took part in a run: what it spent cannot be known; bring "
+                "the file back"
+            )
+        path.touch(mode=0o600)
+        return Ledger(budget(config), path, one_owner=True)
+
+    def _tells(self, config: Config) -> list[str]:
+        """What its reports carry. Metrics on data that is no secret are told always, and all in a simulation."""
+        told = {"metrics": config.engine.share_metrics or not self.holdout, "seconds": config.engine.share_seconds}
+        return [name for name, tell in told.items() if tell or self.simulation]
+
+    def _note(self, run: str, number: int, metrics: Metrics) -> None:
+        """Keep metrics for this silo's people, whether the server is told or not."""
+        with (self.folder / "metrics.jsonl").open("ab") as file:
+            file.write(msgspec.json.encode({"run": run, "round": number, "metrics": metrics}) + b"\n")
+
+    def _spend(self, root: Root) -> None:
+        """Erase the root of a run that begins; in a simulation, which can be replayed, nothing is."""
+        if not self.simulation:
+            spend_root(self.folder / "keys", root)
 
     def finished(self, state: ClientState) -> None:
         """Keep the final model."""

@@ -13,7 +13,7 @@ from paraaegis.config import Config, load_config
 from paraaegis.crypto import lwe
 from paraaegis.errors import RunError
 from paraaegis.experiments.folder import RunFolder
-from paraaegis.experiments.wire import check_method, make_keys, resolve
+from paraaegis.experiments.wire import check_method, resolve
 from paraaegis.methods import Materials, find_method, noised_parts
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.calibrate import (
@@ -25,7 +25,7 @@ from paraaegis.privacy.calibrate import (
     tight_multiplier,
 )
 from paraaegis.privacy.guarantee import Guarantee, guarantees, sensitivity
-from paraaegis.privacy.ledger import SAMPLES, VOTES, Ledger, Release, releases_of
+from paraaegis.privacy.ledger import METRICS, SAMPLES, SECONDS, VOTES, Ledger, Release, releases_of
 
 
 class Calibration(msgspec.Struct, kw_only=True):
@@ -77,8 +77,10 @@ def promise(config: Config) -> Promise:
     """
     config = _with_samples(config)
     check_method(config, length=1)
-    half = find_method(config.protect.method).client(Materials(config, make_keys(config)))
-    parts = [*half.exposures, *([VOTES] if half.votes else []), *([SAMPLES] if _counted(config) else [])]
+    half = find_method(config.protect.method).client(Materials(config))
+    told = {VOTES: half.votes, SAMPLES: _counted(config)}
+    told |= {METRICS: config.engine.share_metrics, SECONDS: config.engine.share_seconds}
+    parts = [*half.exposures, *(part for part, tell in told.items() if tell)]
     rounds = range(1, (config.privacy.participations or config.federation.rounds) + 1)
     seeded = config.privacy.noise == "seeded"
     releases = [release for number in rounds for release in releases_of(parts, "any", number, simulated=seeded)]
@@ -102,9 +104,11 @@ def spending(path: Path) -> Promise:
     if not folder.config.exists() or not folder.ledger.exists():
         raise RunError(f"{path} is not a run's folder with a config.toml and a ledger.jsonl")
     config = load_config(folder.config)
-    ledger = Ledger(budget(config), folder.ledger)
+    silo = (path / "identity").exists()  # a silo's folder: it may have had other names, and is one all the same
+    ledger = Ledger(budget(config), folder.ledger, one_owner=silo)
     folder.check_ledger(ledger.releases)
-    found = _promise(config, ledger.releases)
+    releases = [msgspec.structs.replace(one, client="this silo") if silo else one for one in ledger.releases]
+    found = _promise(config, releases)
     found.spent = Spent(
         releases=dict(Counter(release.what for release in ledger.releases)),
         rounds=len({(release.run, release.round) for release in ledger.releases if release.round}),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from paraaegis.config import Config
-from paraaegis.crypto.ckks import new_key, profile
-from paraaegis.crypto.keys import FederationKeys, derive, new_vote_key
+from paraaegis.crypto.ckks import profile
+from paraaegis.crypto.kdf import derive
+from paraaegis.crypto.keys import FederationKeys
 from paraaegis.crypto.pool import Pool, SecretPool
+from paraaegis.crypto.ratchet import Root
 from paraaegis.crypto.sealing import public_of
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError
@@ -27,7 +29,7 @@ from paraaegis.protocol.protect import ClientHalf
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.protocol.silo import Draw, Silo
 from paraaegis.seeds import Purpose, stream
-from paraaegis.types import Learner
+from paraaegis.types import Learner, Metrics
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,11 @@ def short_name(config: Config) -> str:
 
 
 def make_keys(config: Config) -> FederationKeys:
-    """The clients' secrets: fresh ones, or for a seeded simulation a vote key that can be drawn again."""
+    """The clients' secrets: fresh ones, or for a seeded simulation some that can be drawn again."""
+    if config.privacy.noise == "secret":
+        return FederationKeys(Root.new())
     seeded = hashlib.sha256(config.seed.to_bytes(8, "little")).digest()
-    vote = derive(seeded, "simulated vote key") if config.privacy.noise == "seeded" else new_vote_key()
-    ckks = new_key(profile(config.protect.profile)) if find_method(config.protect.method).encrypts else b""
-    return FederationKeys(vote, ckks, config.protect.profile)
+    return FederationKeys(Root(derive(seeded, "simulated root"), bytes(16)))
 
 
 def check(config: Config, plan: Plan) -> Plan:
@@ -112,6 +114,7 @@ def make_plan(config: Config, clients: Sequence[str], length: int, evaluators: S
         strategy=config.protect.strategy,
         history=config.federation.history,
         seed=config.seed,
+        attempts=config.privacy.attempts,
         participations=config.privacy.participations,
         evaluators=tuple(evaluators),
     )
@@ -127,16 +130,18 @@ def make_silo(
     ledger: Ledger,
     holdout: bool,
     identity: tuple[bytes, bytes],
+    spend: Callable[[Root], None] = lambda _: None,
+    tells: Collection[str] = ("metrics", "seconds"),
+    note: Callable[[int, Metrics], None] = lambda _number, _metrics: None,
 ) -> Silo:
-    """One client of a run, by itself; `identity` is its private and public key."""
+    """One client of a run, by itself; `identity` is its private and public key. For the others see Silo."""
     index = plan.clients.index(name)
     return Silo(
         name=name,
         plan=plan,
         half=half,
         learner=learner,
-        vote_key=keys.vote,
-        ckks_id=keys.ckks_id,
+        root=keys.root,
         noise=_draw(config, Purpose.NOISE, index),
         votes=_draw(config, Purpose.SELECT, index),
         ledger=ledger,
@@ -144,6 +149,9 @@ def make_silo(
         holdout=holdout,
         identity=identity,
         roster=keys.roster,
+        spend=spend,
+        tells=frozenset(tells),
+        note=note,
     )
 
 
@@ -165,10 +173,10 @@ def wire(
     plan = check(config, make_plan(config, tuple(learners), length, (evaluator,)))
     lagging = plan.sampled < len(plan.clients)  # who is not drawn applies several rounds at once, later
     method, once, deltas = find_method(config.protect.method), Once(), Once(keep=plan.history if lagging else 2)
-    half = method.client(Materials(config, keys, plan.run, clients_pool))
+    half = method.client(Materials(config, plan.run, clients_pool))
     ledger = Ledger(budget(config)) if ledger is None else ledger
     # A run that is resumed must have the same identities: they are part of what its clients agreed on.
-    privates = {name: derive(keys.vote, "simulated identity", name) for name in learners}
+    privates = {name: derive(keys.root.secret, "simulated identity", name) for name in learners}
     pairs = {name: (private, public_of(private)) for name, private in privates.items()}
     keys = replace(keys, roster={name: public for name, (_, public) in pairs.items()})
     alone = {

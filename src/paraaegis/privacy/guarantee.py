@@ -45,9 +45,13 @@ def guarantees(releases: Sequence[Release], delta: float, unit: str) -> list[Gua
     values = [release for release in releases if release.what in VALUES]
     votes = any(release.what == "votes" for release in releases)
     seeded = any(release.what == "votes" and release.simulated for release in releases)
+    counted = any(release.what == "samples" for release in releases)
     return [
         _against_server(_seen(values, SERVER), votes, seeded, _told(releases), _dp(values, SERVER, delta, unit)),
-        *(_against_readers(who, values, votes, _dp(values, who, delta, unit)) for who in (CLIENTS, HOLDERS)),
+        *(
+            _against_readers(who, values, votes, counted and who == CLIENTS, _dp(values, who, delta, unit))
+            for who in (CLIENTS, HOLDERS)
+        ),
     ]
 
 
@@ -73,8 +77,12 @@ def _seen(releases: Iterable[Release], adversary: str) -> set[Seen]:
 
 def _told(releases: Iterable[Release]) -> str:
     """What the server is told beside the values."""
-    known = {"samples": "its number of samples", "metrics": "what it measured on its own hold-out data"}
-    return " and ".join(text for what, text in known.items() if any(release.what == what for release in releases))
+    known = {
+        "samples": "its number of samples",
+        "metrics": "what it measured on its own hold-out data",
+        "seconds": "how long it trained",
+    }
+    return ", ".join(text for what, text in known.items() if any(release.what == what for release in releases))
 
 
 def _dp(releases: Sequence[Release], adversary: str, delta: float, unit: str) -> Dp:
@@ -105,8 +113,8 @@ def _against_server(seen: set[Seen], votes: bool, seeded: bool, told: str, dp: D
     if "summed" in seen:
         return dp(
             f"computational dp{alone}",
-            "it can unmask only the sum, which carries this noise, if learning with errors is hard and it names one "
-            f"set of survivors{beside}",
+            "it can unmask only the sum, which carries this noise, if learning with errors is hard and no more "
+            f"clients help it than privacy.colluders says{beside}",
         )
     if "noised" in seen:
         why = "all values that pass it are clipped and noised, whatever it does with them afterwards"
@@ -116,22 +124,22 @@ def _against_server(seen: set[Seen], votes: bool, seeded: bool, told: str, dp: D
     return Guarantee(SERVER, kind, f"only ciphertexts pass it, under a key that it lacks{ballots}{beside}")
 
 
-def _against_readers(adversary: str, values: Sequence[Release], votes: bool, dp: Dp) -> Guarantee:
-    seen = _seen(values, adversary)
+def _against_readers(adversary: str, values: Sequence[Release], votes: bool, counted: bool, dp: Dp) -> Guarantee:
+    seen, beside = _seen(values, adversary), "; they are also told its number of samples" if counted else ""
     if not seen:
         return Guarantee(adversary, "nothing sent", "no values reached them")
     if "clear" in seen:
         whose = "they read it" if adversary == CLIENTS else "it is in the model"
         part = "the sum of the encrypted part" if votes else "the sum"
-        return Guarantee(adversary, "none", f"{part} carries no noise, and {whose}")
+        return Guarantee(adversary, "none", f"{part} carries no noise, and {whose}{beside}")
     shared = next((one for one in values if one.quorum), None)
     noise = "every client's own noise is in what they read"
     if shared is not None:
         noise = (
             f"a sum over {shared.quorum} or more clients carries this noise, though {shared.colluders} of them take "
-            "theirs off, if the server sums as many and the others add their share"
+            "theirs off, if no client helps the server and the others add their share"
         )
     if votes:
         known = "they know the elected positions" if adversary == CLIENTS else "the elected positions shaped the model"
-        return dp("dp given the partition", f"{noise}; but {known}, which no noise protects")
-    return dp("dp", noise)
+        return dp("dp given the partition", f"{noise}; but {known}, which no noise protects{beside}")
+    return dp("dp", noise + beside)

@@ -91,6 +91,7 @@ def releases_of(
 VOTES = Exposure("votes", server="hidden", clients="clear")
 SAMPLES = Exposure("samples", server="clear", clients="clear")
 METRICS = Exposure("metrics", server="clear", clients="nothing")
+SECONDS = Exposure("seconds", server="clear", clients="nothing")
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,12 @@ class Budget:
 class Ledger:
     """The releases of one client or, in an experiment, of all; in a file if one is given.
 
+    With `one_owner` all releases are one silo's, which may have had other names before.
     Safe to use from threads, and from processes that share the file: each looks at what the others added first.
     """
 
-    def __init__(self, budget: Budget | None = None, path: Path | None = None) -> None:
-        self.budget, self._path = budget, path
+    def __init__(self, budget: Budget | None = None, path: Path | None = None, one_owner: bool = False) -> None:
+        self.budget, self._path, self._one_owner = budget, path, one_owner
         self._lock = threading.Lock()
         self._size = 0  # bytes of the file that are known here
         self._known: set[Release] = set()
@@ -151,7 +153,10 @@ class Ledger:
         self.releases += releases
         self._known.update(releases)
         for release in releases:
-            self._spent[release.client] += self._cost(release)
+            self._spent[self._owner(release)] += self._cost(release)
+
+    def _owner(self, release: Release) -> str:
+        return "" if self._one_owner else release.client
 
     def _cost(self, release: Release) -> float:
         return self.budget.cost(release) if self.budget else 0.0
@@ -173,9 +178,9 @@ class Ledger:
 
     def _refusal(self, new: Sequence[Release]) -> str:
         budget, cost = self.budget, sum(map(self._cost, new))
-        if budget is None or not cost or (after := self._spent[new[0].client] + cost) <= budget.limit * _ROUNDING:
+        if budget is None or not cost or (after := self._spent[self._owner(new[0])] + cost) <= budget.limit * _ROUNDING:
             return ""
-        client, spent = new[0].client, self._spent[new[0].client]
+        client, spent = new[0].client, self._spent[self._owner(new[0])]
         text = (
             f"the privacy budget of {client} is spent: {budget.text(spent)} of {budget.epsilon:g}, against "
             f"all who read its noised values; round {new[0].round} would make it {budget.text(after)}. "

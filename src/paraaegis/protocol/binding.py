@@ -1,6 +1,6 @@
 """What ties a round's messages together, so that a server that lies is caught.
 
-    view      H(configuration, roster, every client's weight, chain): what a client believes when a round begins
+    view      H(configuration, roster, every client's weight, model, chain): what a client believes as a round begins
     chain     H(chain before, outcome of the round), void rounds too: what a client was told so far
     context   H(view, elected set) of one round and attempt, which every upload's pad is bound to
     tag       a linear MAC over what a client sends (crypto/mac.py); the server adds tags, clients check the sum
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,50 +23,58 @@ import msgspec
 import numpy as np
 
 from paraaegis.crypto import mac
-from paraaegis.crypto.keys import derive, tag
-from paraaegis.crypto.shuffle import digest
+from paraaegis.crypto.kdf import derive, tag
+from paraaegis.crypto.ratchet import Ratchet
+from paraaegis.crypto.shuffle import digest, secret_order
 from paraaegis.errors import CryptoError, ForgedError, ProtocolError
 from paraaegis.protocol.messages import VERSION, Aggregate, Begin, Finish
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.types import Grid, Mask
 
+_TEST_ORDER = 1024  # values of the order that a client proves to draw like the others
 MOST_SAMPLES = 2**40  # of one client: the total of a thousand still fits a 64-bit word
 
 
 def view(silo: Silo, state: ClientState) -> bytes:
     """What this client believes before it trains: equal at every client that may be mixed with it."""
     plan = silo.plan
-    roster = [silo.roster.get(name, b"") for name in plan.clients]
-    return _hash(VERSION, plan.run, plan.config, plan.clients, roster, state.counts.tolist(), state.chain)
+    told = state.counts.tolist(), digest(state.weights), state.chain
+    return _hash(VERSION, plan.run, plan.config, plan.clients, _roster(silo), *told)
+
+
+def seen_in(silo: Silo, state: ClientState, number: int) -> str:
+    """The view in round `number`, which this client may have been away from."""
+    return state.view if state.number == number else view(silo, state).hex()
 
 
 def chained(state: ClientState, aggregate: Aggregate) -> str:
-    """The chain after a round with this outcome."""
-    outcome = (aggregate.number, aggregate.attempt, aggregate.clients, aggregate.nonces, aggregate.tag)
+    """The chain after a round with this outcome. The tag stands for the sum; without keys nothing does."""
+    void = aggregate.payload is None
+    outcome = (aggregate.number, aggregate.attempt, void, aggregate.clients, aggregate.nonces, aggregate.tag)
     return _hash(state.chain, *outcome).hex()
 
 
 def sign(
-    silo: Silo, state: ClientState, number: int, attempt: int, steps: Grid, elected: Mask | None
+    silo: Silo, state: ClientState, step: bytes, parts: Sequence[Grid], elected: Mask | None
 ) -> tuple[bytes, bytes]:
     """The nonce and tag of an upload of these whole numbers; both are empty for a method without keys."""
     if not silo.keyed:
         return b"", b""
     nonce, weight = mac.new_nonce(), silo.plan.weight(silo.learner.samples)
-    value = mac.product(_sum_key(silo, number, attempt), steps, weight)
-    pads = _pad_key(silo, number, attempt)
-    return nonce, mac.pack_tag(value + mac.pad(pads, silo.name, nonce, _context(silo, state, elected)))
+    value = mac.product(derive(step, "sum keys"), parts, weight)
+    pads = derive(step, "sum pads")
+    return nonce, mac.pack_tag(value + mac.pad(pads, silo.name, nonce, _context(state, elected)))
 
 
-def verify(silo: Silo, state: ClientState, aggregate: Aggregate, steps: Grid, elected: Mask | None) -> None:
+def verify(silo: Silo, state: ClientState, aggregate: Aggregate, parts: Sequence[Grid], elected: Mask | None) -> None:
     """Refuse a sum that is not that of the uploads of the clients which the aggregate names."""
     if not silo.keyed:
         return
-    number, attempt = aggregate.number, aggregate.attempt
-    pads, context = _pad_key(silo, number, attempt), _context(silo, state, elected)
+    step = state.keys.at(aggregate.number, aggregate.attempt).step
+    pads, context = derive(step, "sum pads"), _context(state, elected)
     try:
-        total = mac.product(_sum_key(silo, number, attempt), steps, weight_of(silo, state, aggregate))
+        total = mac.product(derive(step, "sum keys"), parts, weight_of(silo, state, aggregate))
     except CryptoError as error:
         raise ForgedError from error
     for client, nonce in zip(aggregate.clients, aggregate.nonces, strict=True):
@@ -109,6 +117,24 @@ def prove_count(silo: Silo) -> dict[str, bytes]:
     return {peer: _count_proof(silo, peer, silo.name, weight) for peer in silo.plan.clients if peer != silo.name}
 
 
+def prove_once(silo: Silo, public: bytes) -> dict[str, bytes]:
+    """For each fellow client a proof that this one-time key is this client's."""
+    peers = [peer for peer in silo.plan.clients if peer != silo.name]
+    return {peer: silo.prove_to(peer, "one-time key", silo.name, public) for peer in peers}
+
+
+def check_once(silo: Silo, peer: str, public: bytes, proof: bytes) -> None:
+    """Refuse a one-time key that is not this fellow client's."""
+    if not hmac.compare_digest(proof, silo.prove_to(peer, "one-time key", peer, public)):
+        raise ForgedError
+
+
+def proof_of_keys(silo: Silo, keys: Ratchet) -> str:
+    """What only a client with a run's keys can say: equal where keys, roster and the way to draw orders are equal."""
+    test = secret_order(keys.step, _TEST_ORDER).tobytes()
+    return tag(derive(keys.step, "joined"), test, _hash(_roster(silo))).hex()
+
+
 def take_counts(silo: Silo, state: ClientState, message: Begin | Finish) -> ClientState:
     """The state with every client's weight, each proved by that client; they are fixed for a run."""
     plan, own = silo.plan, silo.plan.weight(silo.learner.samples)
@@ -137,21 +163,15 @@ def _check_proofs(silo: Silo, counts: Mapping[str, int], proofs: Mapping[str, by
 
 
 def _count_proof(silo: Silo, peer: str, owner: str, weight: int) -> bytes:
-    """A MAC of the owner's weight under a key that the owner and one peer share."""
-    key = derive(silo.shared_with(peer), "weight", VERSION, silo.plan.run, silo.plan.config)
-    return tag(key, owner.encode(), weight.to_bytes(8, "little"))
+    return silo.prove_to(peer, "weight", owner, weight.to_bytes(8, "little"))
 
 
-def _context(silo: Silo, state: ClientState, elected: Mask | None) -> bytes:
-    return _hash(view(silo, state), b"" if elected is None else digest(np.packbits(elected)))
+def _context(state: ClientState, elected: Mask | None) -> bytes:
+    return _hash(state.view, b"" if elected is None else digest(np.packbits(elected)))
 
 
-def _sum_key(silo: Silo, number: int, attempt: int) -> bytes:
-    return derive(silo.vote_key, "sum keys", VERSION, silo.plan.run, number, attempt)
-
-
-def _pad_key(silo: Silo, number: int, attempt: int) -> bytes:
-    return derive(silo.vote_key, "sum pads", VERSION, silo.plan.run, number, attempt)
+def _roster(silo: Silo) -> list[bytes]:
+    return [silo.roster.get(name, b"") for name in silo.plan.clients]
 
 
 def _hash(*parts: Any) -> bytes:

@@ -7,6 +7,8 @@ for this client: whether it accepts or refuses must not be a question that a ser
 
 from __future__ import annotations
 
+import hmac
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -14,14 +16,27 @@ import msgspec
 import numpy as np
 
 from paraaegis.cores import soon
-from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
+from paraaegis.crypto.mac import warm
+from paraaegis.crypto.ratchet import Ratchet
+from paraaegis.crypto.sealing import new_pair, public_of
+from paraaegis.crypto.shuffle import digest
 from paraaegis.errors import ForgedError, ProtocolError, UpdateError
-from paraaegis.privacy.ledger import METRICS, SAMPLES, VOTES
+from paraaegis.privacy.ledger import METRICS, SAMPLES, SECONDS, VOTES
 from paraaegis.protocol import round as algorithm
-from paraaegis.protocol.binding import chained, check_names, prove_count, sign, take_counts, view
+from paraaegis.protocol.binding import (
+    chained,
+    check_names,
+    check_once,
+    proof_of_keys,
+    prove_count,
+    prove_once,
+    seen_in,
+    sign,
+    take_counts,
+    view,
+)
 from paraaegis.protocol.lwe_round import seal_shares, sum_shares
 from paraaegis.protocol.messages import (
-    VERSION,
     Aggregate,
     Ballot,
     Begin,
@@ -30,6 +45,7 @@ from paraaegis.protocol.messages import (
     Finish,
     Hello,
     Message,
+    Once,
     Peek,
     Report,
     Reported,
@@ -47,7 +63,17 @@ from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import unpack_positions
 from paraaegis.types import Blob, Mask, Metrics
 
-_TEST_ORDER = 1024  # values of the order whose fingerprint a Hello carries
+Keep = Callable[[ClientState], None]
+
+
+class _Given(msgspec.Struct, frozen=True, array_like=True):
+    """What a client that fell far behind is given by a peer."""
+
+    chains: str
+    root: int
+    joined: str
+    keys: str
+    weights: bytes
 
 
 def start(silo: Silo) -> ClientState:
@@ -55,110 +81,169 @@ def start(silo: Silo) -> ClientState:
     return ClientState(weights=algorithm.checked(silo.learner.initial(), silo, "initial"))
 
 
-def step(silo: Silo, state: ClientState, message: Message) -> tuple[ClientState, Message]:
-    """Answer one message. Once a check has failed, every answer is the same."""
+def step(silo: Silo, state: ClientState, message: Message, keep: Keep = lambda _: None) -> tuple[ClientState, Message]:
+    """Answer one message. Once a check has failed, every answer is the same.
+
+    `keep` is given the state as soon as going back would let the server ask the same again: after each sum that was
+    checked, and when a ballot is used up. It holds even if the rest of the step fails.
+    """
     if state.phase == "ended":
         return state, Ended(where=message.where)
     try:
-        return _answered(silo, state, message)
+        return _answered(silo, state, message, keep)
     except ForgedError:
         return ClientState(weights=state.weights, phase="ended"), Ended(where=message.where)
 
 
-def _answered(silo: Silo, state: ClientState, message: Message) -> tuple[ClientState, Message]:
+def _answered(silo: Silo, state: ClientState, message: Message, keep: Keep) -> tuple[ClientState, Message]:
     match message:
         case RollCall():
-            return state, _hello(silo, state, message)
+            return _hello(silo, state, message)
         case Begin():
-            return _begin(silo, state, message)
+            return _begin(silo, state, message, keep)
         case Elected():
-            return _elected(silo, state, message)
+            return _elected(silo, state, message, keep)
         case Survivors():
             return _survivors(silo, state, message)
         case Peek():
             return state, _snapshot(silo, state, message)
         case Finish():
-            return _finish(silo, state, message)
+            return _finish(silo, state, message, keep)
     raise ProtocolError(f"a client does not answer {type(message).__name__}")
 
 
-def _hello(silo: Silo, state: ClientState, message: RollCall) -> Hello:
+def _hello(silo: Silo, state: ClientState, message: RollCall) -> tuple[ClientState, Hello]:
     plan, where = silo.plan, silo.plan.where(0)
     expect(message, RollCall, where)
     samples, least = silo.learner.samples, max(1, plan.min_samples)
     if samples < least:
         few = f"fewer samples than the {least} that this federation's noise assumes" if samples else "no samples"
         raise ProtocolError(f"{silo.name} has {few}")
+    state = _joined(silo, state, message)
     if not plan.uniform:
         silo.ledger.record(silo.releases(0, 0, [SAMPLES]))
-    test = secret_order(silo.vote_key, VERSION, plan.run, 0, 0, _TEST_ORDER)
-    return Hello(
+    once, public = new_pair()
+    return replace(state, once=once), Hello(
         where=where,
         config=plan.config,
         model=digest(silo.learner.initial()).hex(),
         weight=plan.weight(samples),
-        fingerprint=fingerprint(silo.vote_key, plan.run, 0, 0, test, silo.ckks_id),
+        joined=state.joined,
+        root=state.root,
+        once=Once(public, prove_once(silo, public)),
         proofs=prove_count(silo),
         applied=state.applied,
         holds=state.number if state.phase == "sent" else 0,
     )
 
 
-def _begin(silo: Silo, state: ClientState, message: Begin) -> tuple[ClientState, Message]:
+def _joined(silo: Silo, state: ClientState, message: RollCall) -> ClientState:
+    """The state with keys for this run, where it has none or is to move on to later ones before the first round.
+
+    It moves on only if somebody has the later keys already: a server alone cannot make it erase what it has.
+    """
+    root = silo.root
+    if state.held is not None and (state.number or state.applied or message.root <= state.root):
+        return state
+    if message.joined and message.root < root.index:
+        return replace(state, root=root.index)  # without keys: those of that run are erased
+    if message.joined and message.root > root.index:
+        root = root.forward(message.root)
+    keys = silo.first_keys(root)
+    joined = proof_of_keys(silo, keys)
+    if message.joined and not hmac.compare_digest(joined, message.joined):
+        raise ProtocolError(
+            f"{silo.name} has other keys than the client that joined run {message.root} of these keys: all need the "
+            "same, from the same lead"
+        )
+    silo.spend(root)
+    return replace(state, held=keys, root=root.index, joined=joined)
+
+
+def _begin(silo: Silo, state: ClientState, message: Begin, keep: Keep) -> tuple[ClientState, Message]:
     number, attempt = message.where.number, message.where.attempt
     where = silo.plan.where(number, attempt)
     expect(message, Begin, where)
     _check_begin(silo, state, message)
+    if silo.keyed:
+        soon(warm)  # a fresh process has more to do before it needs it
     watch = Stopwatch()  # its dict is the report's: phases that follow are in it when the reply is packed
     state = take_counts(silo, state, message)
     state = _rescued(silo, state, message.rescue)
-    state, report = _catch_up(silo, state, message.aggregates, number - 1, watch)
+    state, report = _catch_up(silo, state, message.aggregates, number - 1, watch, keep)
     if not message.train:
         return state, Reported(where=where, report=report)
-    if declined := silo.ledger.refusal(silo.releases(number, attempt)):
+    answers = state.attempts if (number, attempt) == (state.number, state.attempt) else state.attempts + 1
+    if declined := _exhausted(silo, answers) or silo.ledger.refusal(silo.releases(number, attempt)):
         return state, Reported(where=where, report=report, declined=declined)
-    model, seen = state.weights, view(silo, state)
-    mark = soon(lambda: silo.fingerprint(number, attempt, model, seen))  # which needs the secret order
+    before = state = replace(state, held=state.keys.at(number, attempt))
+    step, seen = state.keys.step, soon(lambda: view(silo, before))
+    mark = soon(lambda: silo.fingerprint(step, seen.result()))  # which needs the secret order
     if silo.half.votes:
-        soon(lambda: silo.places(number, attempt))  # the vote asks for them again, and hears of an error
-    turn = algorithm.prepare(silo, state, number, attempt)
+        soon(lambda: silo.places(step))  # the vote asks for them again, and hears of an error
+    turn = algorithm.prepare(silo, state)
     if silo.prepares:
         turn = replace(turn, ahead=soon(partial(silo.half.ahead, turn, silo.plan.length)))
     with watch("train"):
         update = algorithm.train(silo, state, number)
-    state = replace(state, number=number, attempt=attempt, update=update, mark=mark.result(), nonce="", turn=turn)
+    state = replace(
+        state,
+        number=number,
+        attempt=attempt,
+        attempts=answers,
+        update=update,
+        mark=mark.result(),
+        view=seen.result().hex(),
+        nonce="",
+        turn=turn,
+        kept=None,
+        elected=None,
+        share=None,
+    )
     if not silo.half.votes:
         return _send(silo, state, None, report, watch)
     silo.ledger.record(silo.releases(number, attempt, [VOTES]))
     with watch("vote"):
-        votes = algorithm.vote(silo, update, number, attempt)
+        votes = algorithm.vote(silo, state.keys, update)
     ballot = Ballot(where=where, votes=votes, fingerprint=state.mark, report=report)
     return replace(state, phase="voted"), ballot
 
 
-def _elected(silo: Silo, state: ClientState, message: Elected) -> tuple[ClientState, Message]:
+def _exhausted(silo: Silo, answers: int) -> str:
+    """Why this client does not answer once more before the model has changed; empty if it does."""
+    if answers <= silo.plan.attempts:
+        return ""
+    return (
+        f"{silo.name} has trained {silo.plan.attempts} times on this state of the model (privacy.attempts), and each "
+        "time the server learnt something; a round that is not void or interrupted is needed, so begin a new run"
+    )
+
+
+def _elected(silo: Silo, state: ClientState, message: Elected, keep: Keep) -> tuple[ClientState, Message]:
     if state.phase != "voted":
         raise ProtocolError(f"Elected came while {silo.name} is {state.phase}, not voted")
     expect(message, Elected, silo.plan.where(state.number, state.attempt))
+    soon(warm)
     elected = unpack_positions(message.positions, silo.plan.k(state.number), silo.plan.length)
+    keep(replace(state, phase="elected", turn=None))  # one ballot is answered with one set
     watch = Stopwatch()
-    return _send(silo, state, elected, Report(state.applied, seconds=watch.seconds), watch)
+    return _send(silo, state, elected, Report(state.applied, seconds=silo.timed(watch)), watch)
 
 
 def _send(
     silo: Silo, state: ClientState, elected: Mask | None, report: Report, watch: Stopwatch
 ) -> tuple[ClientState, Upload]:
-    number, attempt, update = state.number, state.attempt, state.update
+    number, attempt, update, step = state.number, state.attempt, state.update, state.keys.step
     if update is None:
         raise ProtocolError(f"{silo.name} has no update to send in round {number}")
     silo.ledger.record(silo.releases(number, attempt))
     with watch("protect"):
-        partition = None if elected is None else silo.partition(number, attempt, elected)
-        turn = state.turn or algorithm.prepare(silo, state, number, attempt)
+        partition = None if elected is None else silo.partition(step, elected)
+        turn = state.turn or algorithm.prepare(silo, state)
         protected = algorithm.protect(silo, turn, update, partition)
-        nonce, tag = sign(silo, state, number, attempt, protected.steps, elected)
+        nonce, tag = sign(silo, state, step, protected.parts, elected)
         shares = seal_shares(silo, state, protected.shares)
-    mark = state.mark if elected is None else silo.seal_vote(state.mark, elected)
+    mark = state.mark if elected is None else silo.seal_vote(step, state.mark, elected)
     # Where nothing is kept, nothing can return: the update need not be stored.
     update = None if protected.kept is None else update
     upload = Upload(
@@ -197,54 +282,90 @@ def _snapshot(silo: Silo, state: ClientState, message: Peek) -> Snapshot:
     expect(message, Peek, where)
     if odd := sorted({*message.receivers} - {*silo.plan.clients} | {*message.receivers} & {silo.name}):
         raise ProtocolError(f"models are sealed to other clients of the run only, got {odd[0]!r}")
-    model = msgspec.msgpack.encode((state.chain, state.weights.tobytes()))
-    sealed = {name: Blob(silo.seal_to(name, model, "model", state.applied)) for name in message.receivers}
+    given = _Given(state.chains, state.root, state.joined, state.keys.encoded(), state.weights.tobytes())
+    content, sealed = msgspec.msgpack.encode(given), {}
+    for name, (once, proof) in message.receivers.items():
+        check_once(silo, name, once, proof)
+        sealed[name] = Blob(silo.seal_to(name, content, "model", state.applied, once=once))
     return Snapshot(where=where, applied=state.applied, sealed=sealed)
 
 
 def _rescued(silo: Silo, state: ClientState, rescue: Rescue | None) -> ClientState:
-    """Take a peer's model where this client is too far behind. What it sent last is taken as counted."""
-    if rescue is None or rescue.applied <= state.applied:
+    """Take a peer's model and keys where this client is too far behind. What it sent last is taken as counted."""
+    if rescue is None or (rescue.applied <= state.applied and state.held is not None):
         return state
-    opened = silo.open_from(rescue.sender, bytes(rescue.sealed.view), "model", rescue.applied)
+    if not state.once or public_of(state.once) != rescue.once:
+        raise ProtocolError(
+            f"{silo.name} has another one-time key than this model is sealed to; ask it again who it is"
+        )
+    opened = silo.open_from(rescue.sender, bytes(rescue.sealed.view), "model", rescue.applied, once=state.once)
     try:
-        chain, model = msgspec.msgpack.decode(opened, type=tuple[str, bytes])
-        weights = algorithm.checked(np.frombuffer(model, dtype=np.float32), silo, "snapshot")
+        given = msgspec.msgpack.decode(opened, type=_Given)
+        weights = algorithm.checked(np.frombuffer(given.weights, dtype=np.float32), silo, "snapshot")
+        keys = Ratchet.decoded(given.keys)
+        if given.chains[: len(state.chains)] != state.chains:  # another past than this client was told
+            raise ForgedError
     except (msgspec.DecodeError, ValueError, UpdateError) as error:
         raise ForgedError from error
     residual = state.residual
-    if silo.half.withholds and state.phase != "idle":
+    if silo.half.withholds and state.phase != "idle" and state.number <= rescue.applied:
         residual = state.kept if state.phase == "sent" else state.update
-    return replace(state, weights=weights, chain=chain, applied=rescue.applied, residual=residual)
+    return _settled(
+        replace(
+            state,
+            weights=weights,
+            chains=given.chains,
+            root=given.root,
+            joined=given.joined,
+            held=keys,
+            once=b"",  # nobody can open it again
+            applied=rescue.applied,
+            attempts=0,
+            residual=residual,
+        )
+    )
 
 
-def _finish(silo: Silo, state: ClientState, message: Finish) -> tuple[ClientState, Message]:
+def _finish(silo: Silo, state: ClientState, message: Finish, keep: Keep) -> tuple[ClientState, Message]:
     last = message.where.number
     where = silo.plan.where(last)
     expect(message, Finish, where)
+    if not 1 <= last <= silo.plan.rounds:
+        raise ProtocolError(f"a run ends after one of its rounds 1 to {silo.plan.rounds}, got {last}")
     state = take_counts(silo, state, message)
     state = _rescued(silo, state, message.rescue)
-    state, report = _catch_up(silo, state, message.aggregates, last, Stopwatch())
+    state, report = _catch_up(silo, state, message.aggregates, last, Stopwatch(), keep)
     return state, Reported(where=where, report=report)
 
 
 def _catch_up(
-    silo: Silo, state: ClientState, aggregates: tuple[Aggregate, ...], until: int, watch: Stopwatch
+    silo: Silo, state: ClientState, aggregates: tuple[Aggregate, ...], until: int, watch: Stopwatch, keep: Keep
 ) -> tuple[ClientState, Report]:
     """Lines 19 to 23 for each round that this client has not applied, then its metrics."""
     with watch("reveal"):
         for aggregate in aggregates:
             if aggregate.number == state.applied + 1:
                 state = _apply(silo, state, aggregate)
+                keep(state)
     if state.applied != until:
         came = [aggregate.number for aggregate in aggregates]
         raise ProtocolError(f"{silo.name} needs the aggregates of rounds {state.applied + 1} to {until}, got {came}")
     with watch("evaluate"):
         metrics = _measured(silo, state) if state.applied else {}
-    if metrics and silo.holdout:
-        silo.ledger.record(silo.releases(state.applied, 0, [METRICS]))
-    state = replace(state, phase="idle", update=None, kept=None, elected=None, turn=None, share=None)
-    return state, Report(state.applied, metrics, watch.seconds)
+    if metrics:
+        silo.note(state.applied, metrics)
+    if "metrics" not in silo.tells:
+        metrics = {}
+    told = ([METRICS] if metrics and silo.holdout else []) + ([SECONDS] if silo.reports_seconds else [])
+    silo.ledger.record(silo.releases(state.applied, 0, told))
+    return state, Report(state.applied, metrics, silo.timed(watch))
+
+
+def _settled(state: ClientState) -> ClientState:
+    """The state without what the round that it was in needed, once that round has come to its end."""
+    if state.applied < state.number:
+        return state
+    return replace(state, phase="idle", update=None, kept=None, elected=None, turn=None, share=None)
 
 
 def _measured(silo: Silo, state: ClientState) -> Metrics:
@@ -259,7 +380,9 @@ def _measured(silo: Silo, state: ClientState) -> Metrics:
 def _apply(silo: Silo, state: ClientState, aggregate: Aggregate) -> ClientState:
     number, attempt, chain = aggregate.number, aggregate.attempt, chained(state, aggregate)
     if aggregate.payload is None:  # the round was aborted
-        return replace(algorithm.apply(silo, state, None, aggregate), chain=chain)
+        if aggregate != Aggregate(number, attempt):
+            raise ProtocolError(f"round {number} came without a sum, but with clients, nonces, a tag or positions")
+        return _settled(replace(algorithm.apply(silo, state, None, aggregate), chains=state.chains + chain))
     check_names(silo, state, aggregate)
     elected = None
     if state.phase == "sent" and (state.number, state.attempt) == (number, attempt):
@@ -267,9 +390,10 @@ def _apply(silo: Silo, state: ClientState, aggregate: Aggregate) -> ClientState:
     elif aggregate.elected is not None:
         elected = unpack_positions(aggregate.elected, silo.plan.k(number), silo.plan.length)
     # Clients of one process reveal one aggregate once; each applies it to its own model.
-    told = (silo.plan.run, view(silo, state), chain)
-    delta = silo.deltas(told, lambda: algorithm.reveal(silo, state, aggregate, elected))
-    return replace(algorithm.apply(silo, state, delta, aggregate), chain=chain)
+    state = replace(state, view=seen_in(silo, state, number))
+    key = (silo.plan.run, state.view, chain)
+    delta = silo.deltas(key, lambda: algorithm.reveal(silo, state, aggregate, elected))
+    return _settled(replace(algorithm.apply(silo, state, delta, aggregate), chains=state.chains + chain))
 
 
 def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:

@@ -17,6 +17,7 @@ from paraaegis.protocol.messages import (
     Ended,
     Frames,
     Message,
+    Once,
     Report,
     Reported,
     Rescue,
@@ -66,6 +67,8 @@ class Desk:
         self.doubtful: set[str] = set()  # who answered with an error: what it has is asked anew
         self.told: dict[str, tuple[int, int]] = {}  # the round in which a client said which round's vote it knows
         self.rescues: dict[str, Rescue] = {}
+        self.onces: dict[str, Once] = {}  # one-time keys that clients can be given a model by
+        self.keyless: set[str] = set()  # who has no keys of this run and needs a model that brings them
         self._ended: set[str] = set()  # whose check of what this server passed on has failed
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}

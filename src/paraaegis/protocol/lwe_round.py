@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto import lwe
+from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.shamir import Q, rebuild, share
 from paraaegis.crypto.streams import system
 from paraaegis.errors import CryptoError, ForgedError, ProtocolError
 from paraaegis.grid import STEP, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.ledger import Exposure
-from paraaegis.protocol.binding import view
 from paraaegis.protocol.combine import GridSum, expect_kind
 from paraaegis.protocol.desk import Desk, Steps, same
 from paraaegis.protocol.messages import Message, ShareSum, Survivors, Upload, Where, expect
@@ -82,13 +82,14 @@ class LweHalf:
         masked, noised = lwe.conceal(update, scale, cover)
         rows = share(cover.secret, len(turn.members), self.quorum, system())
         shares = dict(zip(turn.members, rows, strict=True))
-        return Protected(Payload("lwe", update.size, pack_grid(masked)), noised, shares=shares)
+        return Protected(Payload("lwe", update.size, pack_grid(masked)), (noised,), shares=shares)
 
     def reveal(self, aggregate: Payload, sight: Sight) -> Revealed:
         """See ClientHalf: the noised sum."""
         expect_kind(aggregate, "lwe")
         scale = self.numbers(sight, aggregate.length).scale
-        return Revealed(unpack_grid(aggregate.chunks, aggregate.length), 1 / (scale * STEP))
+        steps = unpack_grid(aggregate.chunks, aggregate.length)
+        return Revealed(steps, (steps,), 1 / (scale * STEP))
 
     def numbers(self, sight: Sight, length: int) -> lwe.Plan:
         """Scale and error for sensitivity θ·max n_i/W; both sides of the round derive the same."""
@@ -98,9 +99,9 @@ class LweHalf:
 
 def seal_shares(silo: Silo, state: ClientState, shares: Mapping[str, Row]) -> dict[str, Blob]:
     """Shares of this client's secret, each sealed to its holder, for this round, attempt and view."""
-    purpose = _purpose(silo, state)
+    purpose, group = _purpose(state), derive(state.keys.step, "shares")
     return {
-        holder: Blob(silo.seal_to(holder, row.astype("<u4").tobytes(), *purpose))
+        holder: Blob(silo.seal_to(holder, row.astype("<u4").tobytes(), *purpose, group=group))
         for holder, row in shares.items()
         if holder != silo.name
     }
@@ -116,17 +117,17 @@ def sum_shares(silo: Silo, state: ClientState, own: Row, message: Survivors) -> 
             f"shares of at least {silo.plan.quorum} survivors are summed, got {len(survivors)} survivors and "
             f"shares from {sorted(message.shares)}"
         )
-    total, purpose = own.copy(), _purpose(silo, state)
+    total, purpose, group = own.copy(), _purpose(state), derive(state.keys.step, "shares")
     for sender, sealed in message.shares.items():
-        row = silo.open_from(sender, bytes(sealed.view), *purpose)
+        row = silo.open_from(sender, bytes(sealed.view), *purpose, group=group)
         if len(row) != 4 * total.size:
             raise ForgedError
         total += np.frombuffer(row, dtype="<u4")
     return Blob((total % Q).astype("<u4").data)
 
 
-def _purpose(silo: Silo, state: ClientState) -> tuple[str, int, int, bytes]:
-    return "share", state.number, state.attempt, view(silo, state)
+def _purpose(state: ClientState) -> tuple[str, int, int, str]:
+    return "share", state.number, state.attempt, state.view
 
 
 def serve_lwe_round(desk: Desk, number: int) -> Steps:

@@ -13,7 +13,7 @@ import msgspec
 from paraaegis.errors import ProtocolError
 from paraaegis.types import Blob, Buffer, Metrics, Payload, primed
 
-VERSION = 2
+VERSION = 3
 Frames = tuple[Buffer, ...]
 
 
@@ -58,24 +58,40 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Rescue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A peer's model after `applied` rounds, sealed to a client that the kept aggregates no longer reach."""
+    """A peer's model and keys after `applied` rounds, sealed to a client that the kept aggregates do not reach."""
 
     applied: int
     sender: str
+    once: bytes  # the one-time public key that it is sealed to
     sealed: Blob
 
 
 class RollCall(Message, frozen=True, tag="roll-call"):
-    """Server: asks who is there."""
+    """Server: asks who is there. `joined` is another client's proof of having the keys of run `root`."""
+
+    root: int = 0
+    joined: str = ""
+
+
+class Once(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A client's one-time public key, and a proof for each fellow client that it is this client's."""
+
+    public: bytes
+    proofs: dict[str, bytes]
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """Client: digests of configuration and first model, its weight, keyed fingerprint of a test order."""
+    """Client: digests of configuration and first model, its weight, and which keys it has.
+
+    `joined` is empty where it has no keys of this run: it moved on to later ones and needs a peer's model.
+    """
 
     config: str
     model: str
     weight: int
-    fingerprint: str
+    joined: str
+    root: int  # which run of the federation's keys this is, as far as it knows
+    once: Once  # what a peer's model for it is sealed to
     proofs: dict[str, bytes] = {}  # of its weight, one for each fellow client
     applied: int = 0  # rounds in its model
     holds: int = 0  # the round whose elected positions it still knows
@@ -139,13 +155,13 @@ class Finish(Message, frozen=True, tag="finish"):
 
 
 class Peek(Message, frozen=True, tag="peek"):
-    """Server: asks for the model, sealed to clients that fell far behind."""
+    """Server: asks for the model, sealed to clients that fell far behind: one-time key by name, with its proof."""
 
-    receivers: tuple[str, ...]
+    receivers: dict[str, tuple[bytes, bytes]]
 
 
 class Snapshot(Message, frozen=True, tag="snapshot"):
-    """Client: its model after `applied` rounds, sealed to each receiver. The server cannot open it."""
+    """Client: its model and keys after `applied` rounds, sealed to each receiver. The server cannot open it."""
 
     applied: int
     sealed: dict[str, Blob]

@@ -23,12 +23,18 @@ from paraaegis.protocol.messages import (
 from paraaegis.protocol.state import Line
 
 
+def roll_call(desk: Desk) -> RollCall:
+    """The question who is there, with what the others' keys are known by."""
+    return RollCall(where=desk.plan.where(0), root=desk.state.root, joined=desk.state.agreed[1])
+
+
 def welcome(desk: Desk, hellos: Mapping[str, Hello]) -> None:
     """Record each client's hello; refuses clients that differ from the others."""
     agreed = desk.state.agreed
     same({client: hello.config for client, hello in hellos.items()}, "configurations", desk.plan.config)
     same({client: hello.model for client, hello in hellos.items()}, "first models", agreed[0])
-    same({client: hello.fingerprint for client, hello in hellos.items()}, "secret orders or CKKS keys", agreed[1])
+    joined = {client: hello.joined for client, hello in hellos.items() if hello.joined or not agreed[1]}
+    same(joined, "keys, rosters or secret orders", agreed[1])
     for client, hello in hellos.items():
         _enter(desk, client, hello)
 
@@ -45,7 +51,11 @@ def _enter(desk: Desk, client: str, hello: Hello) -> None:
         raise ProtocolError(
             f"{client} is past round {hello.applied}, the server's state is of round {state.number}: it is old"
         )
-    state.agreed = hello.model, hello.fingerprint
+    if hello.joined:
+        state.agreed, state.root = (hello.model, hello.joined), hello.root
+    else:
+        desk.keyless.add(client)
+    desk.onces[client] = hello.once
     state.weights[client], state.proofs[client] = hello.weight, hello.proofs
     state.seen[client], desk.told[client] = hello.applied, (state.number, hello.holds)
     desk.doubtful.discard(client)
@@ -73,19 +83,29 @@ def rescue(desk: Desk, line: Line, where: Where, clients: Collection[str]) -> St
     """
     yield from _recall(desk, line, [client for client in clients if client in desk.doubtful - desk.silent])
     oldest = min((past.number for past in desk.state.history), default=1)
-    late = [client for client in clients if desk.state.seen[client] + 1 < oldest and client not in desk.silent]
+    behind = {client for client in clients if desk.state.seen[client] + 1 < oldest} | desk.keyless
+    late = [client for client in clients if client in behind - desk.silent]
     desk.rescues = {}
-    if not late:
+    yield from _recall(desk, line, [client for client in late if client not in desk.onces])
+    receivers = {client: desk.onces[client] for client in late if client in desk.onces}
+    if not receivers:
         return
 
     def take(peer: str, reply: Message) -> None:
         snapshot = expect(reply, Snapshot, where)
-        desk.rescues = {client: Rescue(snapshot.applied, peer, sealed) for client, sealed in snapshot.sealed.items()}
+        desk.rescues = {
+            client: Rescue(snapshot.applied, peer, receivers[client].public, sealed)
+            for client, sealed in snapshot.sealed.items()
+            if client in receivers
+        }
+        for client in desk.rescues:  # a one-time key serves once
+            desk.onces.pop(client, None)
+        desk.keyless.difference_update(desk.rescues)
 
     peers = set(desk.plan.clients) - set(late) - desk.silent
-    request = Peek(where=where, receivers=tuple(late))
     for peer in sorted(peers, key=lambda name: (-desk.state.seen[name], desk.plan.clients.index(name))):
-        yield from _ask_aside(desk, line, {peer: request}, take)
+        given = {client: (once.public, once.proofs.get(peer, b"")) for client, once in receivers.items()}
+        yield from _ask_aside(desk, line, {peer: Peek(where=where, receivers=given)}, take)
         if desk.rescues:
             return
 
@@ -101,7 +121,7 @@ def _recall(desk: Desk, line: Line, clients: Collection[str]) -> Steps:
             raise ProtocolError(str(error)) from error
 
     if clients:
-        yield from _ask_aside(desk, line, dict.fromkeys(clients, RollCall(where=where)), take)
+        yield from _ask_aside(desk, line, dict.fromkeys(clients, roll_call(desk)), take)
 
 
 def _ask_aside(desk: Desk, line: Line, messages: Mapping[str, Message], take: Callable[[str, Message], None]) -> Steps:

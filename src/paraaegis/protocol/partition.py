@@ -68,21 +68,6 @@ class Partition:
         each(lambda _, where: np.take(values, self.travel[where], out=out[where], mode="clip"), slices(out.size))
         return out
 
-    def filled(self, inside: NDArray[Number], outside: NDArray[Number] | None) -> NDArray[Number]:
-        """These values inside, and of a whole vector those outside (None: zeros); in parameter order."""
-        kind = inside.dtype if outside is None else np.result_type(inside, outside)
-        counts = each(lambda _, where: np.count_nonzero(self.inside[where]), slices(self.inside.size))
-        ends = np.cumsum(counts, dtype=np.int64)
-        vector = np.empty(self.inside.size, dtype=kind)
-
-        def place(index: int, where: slice) -> None:
-            part = vector[where]
-            part[:] = 0 if outside is None else outside[where]
-            part[self.inside[where]] = inside[ends[index] - counts[index] : ends[index]]
-
-        each(place, slices(vector.size))
-        return vector
-
     def merge(self, inside: NDArray[Number], travelled: NDArray[Number] | None) -> NDArray[Number]:
         """The vector of which these are the inside, and the outside in the secret order; None: all zeros."""
         came = inside.size, self.travel.size if travelled is None else travelled.size

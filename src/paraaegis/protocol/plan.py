@@ -30,6 +30,7 @@ class Plan:
     strategy: str
     history: int
     seed: int
+    attempts: int = 3  # answers of a client for one state of the model
     participations: int = 0  # rounds that a client is drawn for at most; 0: any
     evaluators: tuple[str, ...] = ()
 

@@ -36,6 +36,7 @@ class Sight:
 
     number: int
     attempt: int
+    step: bytes = field(repr=False)  # the clients' key of this round and attempt
     clients: int
     heaviest: float
     partition: Partition | None
@@ -68,20 +69,24 @@ class Turn(Sight):
 class Protected:
     """What leaves, and what stays to be carried into the next round (None: nothing is carried).
 
-    `steps` are the whole numbers that this upload adds to the sum, in parameter order. `shares`, by member, are of the
-    secret that masks it.
+    `parts` are the whole numbers that this upload adds to the sum, in the order in which they travel. `shares`, by
+    member, are of the secret that masks it.
     """
 
     payload: Payload
-    steps: Grid
+    parts: tuple[Grid, ...]
     kept: Vector | None = None
     shares: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
 
 class Revealed(NamedTuple):
-    """A sum as whole numbers in parameter order, and what a grid step of it is worth in steps of the update."""
+    """A sum as whole numbers: in parameter order, and in parts as they travelled.
+
+    `worth` is what a grid step of it is worth in steps of the update.
+    """
 
     steps: Grid
+    parts: tuple[Grid, ...]
     worth: float = 1.0
 
 
@@ -190,11 +195,12 @@ class Whole:
     def protect(self, update: Vector, turn: Turn) -> Protected:
         """See ClientHalf."""
         steps = self.guard.steps(update, turn, turn.noise())
-        return Protected(self.guard.carrier.pack(steps, turn.clients), steps, self.guard.kept(update))
+        return Protected(self.guard.carrier.pack(steps, turn.clients, turn.step), (steps,), self.guard.kept(update))
 
-    def reveal(self, aggregate: Payload, sight: Sight) -> Revealed:  # noqa: ARG002
+    def reveal(self, aggregate: Payload, sight: Sight) -> Revealed:
         """See ClientHalf."""
-        return Revealed(self.guard.carrier.unpack(aggregate))
+        steps = self.guard.carrier.unpack(aggregate, sight.step)
+        return Revealed(steps, (steps,))
 
 
 @dataclass(frozen=True)
@@ -224,20 +230,20 @@ class Parallel:
         """See ClientHalf. Lines 13 to 16 of Algorithm 1."""
         partition, noise = _partition(turn.partition), turn.noise()
         inside, outside = partition.split(update)
-        chosen = self.inside.steps(inside, turn, Noise(turn.rng))
-        packing = soon(lambda: self.inside.carrier.pack(chosen, turn.clients))  # and meanwhile the outside
+        inside_steps = self.inside.steps(inside, turn, Noise(turn.rng))
+        packing = soon(lambda: self.inside.carrier.pack(inside_steps, turn.clients, turn.step))  # meanwhile the outside
         kept: Vector | None = outside
+        parts: tuple[Grid, ...] = (inside_steps,)
         rest: tuple[Payload, ...] = ()
-        others: Grid | None = None
         if self.outside is not None:
-            others = self.outside.steps(outside, turn, noise)
-            rest = (self.outside.carrier.pack(partition.travelling(others), turn.clients),)
+            travelling = partition.travelling(self.outside.steps(outside, turn, noise))
+            parts = (inside_steps, travelling)
+            rest = (self.outside.carrier.pack(travelling, turn.clients, turn.step),)
             kept = self.outside.kept(outside)
-        steps = partition.filled(chosen, others)
         if (cut := self.inside.kept(inside)) is not None:
             kept = np.zeros_like(update) if kept is None else kept
             kept[partition.inside] = cut
-        return Protected(Payload("parallel", update.size, parts=(packing.result(), *rest)), steps, kept)
+        return Protected(Payload("parallel", update.size, parts=(packing.result(), *rest)), parts, kept)
 
     def reveal(self, aggregate: Payload, sight: Sight) -> Revealed:
         """See ClientHalf. Lines 20 and 21 of Algorithm 1."""
@@ -245,9 +251,9 @@ class Parallel:
         expect_kind(aggregate, "parallel", 1 if self.outside is None else 2)
         for part, count in zip(aggregate.parts, partition.counts, strict=False):
             expect_length(part, count)
-        inside = self.inside.carrier.unpack(aggregate.parts[0])
-        outside = None if self.outside is None else self.outside.carrier.unpack(aggregate.parts[1])
-        return Revealed(partition.merge(inside, outside))
+        inside = self.inside.carrier.unpack(aggregate.parts[0], sight.step)
+        outside = None if self.outside is None else self.outside.carrier.unpack(aggregate.parts[1], sight.step)
+        return Revealed(partition.merge(inside, outside), (inside,) if outside is None else (inside, outside))
 
 
 def _partition(partition: Partition | None) -> Partition:

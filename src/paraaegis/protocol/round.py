@@ -12,6 +12,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.grid import from_grid
 from paraaegis.protocol.binding import verify, weight_of
@@ -39,24 +40,26 @@ def train(silo: Silo, state: ClientState, number: int) -> Vector:
     return update
 
 
-def vote(silo: Silo, update: Vector, number: int, attempt: int) -> Blob:
+def vote(silo: Silo, keys: Ratchet, update: Vector) -> Blob:
     """Lines 7 and 8: the k largest values of the update, as positions in the secret order."""
-    chosen = select(silo.plan.strategy, update, silo.plan.k(number), silo.votes(number, attempt))
-    return cast(chosen, silo.places(number, attempt))
+    chosen = select(silo.plan.strategy, update, silo.plan.k(keys.number), silo.votes(keys.number, keys.attempt))
+    return cast(chosen, silo.places(keys.step))
 
 
-def prepare(silo: Silo, state: ClientState, number: int, attempt: int) -> Turn:
+def prepare(silo: Silo, state: ClientState) -> Turn:
     """What an upload is made with, as far as it is known before the vote."""
+    keys = state.keys
     return Turn(
-        number=number,
-        attempt=attempt,
+        number=keys.number,
+        attempt=keys.attempt,
+        step=keys.step,
         clients=silo.plan.sampled,
         heaviest=state.heaviest,
         partition=None,
         weight=silo.plan.weight(silo.learner.samples) / state.total,
-        rng=silo.noise(number, attempt),
+        rng=silo.noise(keys.number, keys.attempt),
         name=silo.name,
-        members=silo.plan.members(number),
+        members=silo.plan.members(keys.number),
     )
 
 
@@ -115,29 +118,32 @@ def serve_round(desk: Desk, number: int) -> Steps:
 def reveal(silo: Silo, state: ClientState, aggregate: Aggregate, elected: Mask | None) -> Vector:
     """Lines 20 and 21: decrypt, reorganise, check; the mean over the clients in the sum."""
     payload, number, attempt = aggregate.payload, aggregate.number, aggregate.attempt
+    step = state.keys.at(number, attempt).step
     if payload is None or payload.length != silo.plan.length:
         raise ProtocolError(f"round {number} should carry {silo.plan.length} values, got {payload and payload.length}")
     partition = None
     if silo.half.votes:
         if elected is None:
             raise ProtocolError(f"round {number} came without its elected positions")
-        partition = silo.partition(number, attempt, elected)
-    sight = Sight(number, attempt, silo.plan.sampled, state.heaviest, partition)
+        partition = silo.partition(step, elected)
+    sight = Sight(number, attempt, step, silo.plan.sampled, state.heaviest, partition)
     revealed = silo.half.reveal(payload, sight)
-    verify(silo, state, aggregate, revealed.steps, elected)
+    verify(silo, state, aggregate, revealed.parts, elected)
     return from_grid(revealed.steps, revealed.worth * (state.total / weight_of(silo, state, aggregate)))
 
 
 def apply(silo: Silo, state: ClientState, delta: Vector | None, aggregate: Aggregate) -> ClientState:
     """Line 22, and the fate of what was withheld: it stays withheld, or all of it returns if it was not counted."""
-    weights = state.weights
+    weights, attempts = state.weights, state.attempts
     if delta is not None:
+        attempts = 0
         weights = checked(silo.learner.apply(read_only(weights), read_only(delta)), silo, "apply")
     residual = state.residual
     if state.number == aggregate.number and silo.half.withholds and state.update is not None:
         sent = state.phase == "sent" and state.attempt == aggregate.attempt
         residual = state.kept if sent and silo.name in aggregate.clients else state.update
-    return replace(state, weights=weights, residual=residual, applied=aggregate.number)
+    keys = state.keys.at(aggregate.number + 1, 0)  # those of this round are not needed any more
+    return replace(state, weights=weights, residual=residual, applied=aggregate.number, held=keys, attempts=attempts)
 
 
 def checked(vector: Vector, silo: Silo, method: str) -> Vector:

@@ -11,7 +11,7 @@ from paraaegis.errors import ProtocolError
 from paraaegis.protocol.desk import Desk, Exchange, Item, Reply, Steps
 from paraaegis.protocol.lwe_round import serve_lwe_round
 from paraaegis.protocol.messages import Finish, Hello, Message, Reported, RollCall, expect
-from paraaegis.protocol.news import counts, missed, proofs, rescue, welcome
+from paraaegis.protocol.news import counts, missed, proofs, rescue, roll_call, welcome
 from paraaegis.protocol.round import serve_round
 from paraaegis.protocol.state import Line, ServerState
 
@@ -35,15 +35,20 @@ def serve(desk: Desk, over: bool = False) -> Steps:
 
 
 def _roll_call(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
-    """Everyone must have the same configuration, first model and secret order."""
-    where = desk.plan.where(0)
+    """Everyone must have the same configuration, first model and keys."""
+    where, state = desk.plan.where(0), desk.state
     hellos: dict[str, Hello] = {}
     line = Line(round=0, ratio=0, elected=0)
 
     def take(client: str, reply: Message) -> None:
         hellos[client] = expect(reply, Hello, where)
 
-    yield from desk.ask(line, dict.fromkeys(clients, RollCall(where=where)), take)
+    yield from desk.ask(line, dict.fromkeys(clients, roll_call(desk)), take)
+    if hellos and not state.weights:  # the first time: who is behind moves on to where the others are
+        first = max(hellos.values(), key=lambda hello: hello.root)
+        behind = [client for client, hello in hellos.items() if hello.root < first.root]
+        further = RollCall(where=where, root=first.root, joined=first.joined)
+        yield from desk.ask(line, dict.fromkeys(behind, further), take)
     if len(hellos) < min(enough, len(clients)):
         missing = "; ".join(f"{client}: {why}" for client, why in line.dropped.items())
         raise ProtocolError(f"not everyone joined: {missing}")
@@ -53,6 +58,9 @@ def _roll_call(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
 def _finish(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
     """Hand out the last aggregates, take the last metrics."""
     last = desk.state.number
+    if last == 0:  # nobody took part in anything
+        yield desk.state
+        return
     where = desk.plan.where(last)
 
     def take(client: str, reply: Message) -> None:

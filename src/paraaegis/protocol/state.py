@@ -10,20 +10,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.errors import RunError
+from paraaegis.crypto.ratchet import Ratchet
+from paraaegis.errors import ProtocolError, RunError
 from paraaegis.protocol.messages import Aggregate
 from paraaegis.protocol.protect import Turn
 from paraaegis.types import Arrays, Mask, Vector
 
-Phase = Literal["idle", "voted", "sent", "shared", "ended"]
+Phase = Literal["idle", "voted", "elected", "sent", "shared", "ended"]
 
 
 @dataclass(frozen=True, eq=False)
 class ClientState:
     """A client between two messages: Idle → Voted → Sent → Idle, for lwe-secagg Idle → Sent → Shared → Idle.
 
-    `number` and `attempt` are the last answered: each is answered once, because a repeated order links rounds. A check
-    that fails ends the run for this client: from Ended there is no way back.
+    Elected is where it stays if its upload fails: it does not answer a second elected set. `number` and `attempt` are
+    the last answered: each is answered once, because a repeated order links rounds. A check that fails ends the run for
+    this client: from Ended there is no way back.
     """
 
     weights: Vector  # the model after `applied` rounds
@@ -31,8 +33,14 @@ class ClientState:
     number: int = 0
     attempt: int = 0
     applied: int = 0
+    held: Ratchet | None = None  # the keys of the round that it is in, or waits for; see `keys`
+    root: int = 0  # which run of its federation's keys this is
+    joined: str = ""  # what it proves to be in this run by, and others move on to its keys by
+    once: bytes = field(default=b"", repr=False)  # private key that the next snapshot is sealed to
+    attempts: int = 0  # of round `number` that it answered
     counts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # weights by client, fixed
-    chain: str = ""  # digest of all that it was told so far, see binding.py
+    chains: str = ""  # digest of all that it was told, after each round: 64 hexadecimal digits each; see binding.py
+    view: str = ""  # what it believed when round `number` began; see binding.py
     nonce: str = ""  # of its upload in round `number`
     share: NDArray[np.int64] | None = None  # lwe-secagg, sent: its share of its own secret
     opened: int = 0  # lwe-secagg: the last round in which it gave out a sum of shares
@@ -42,6 +50,18 @@ class ClientState:
     mark: str = ""  # the fingerprint of round `number`
     elected: Mask | None = None  # sent: the elected positions of round `number`
     turn: Turn | None = None  # voted: what the upload is made with, where the process stays; never stored
+
+    @property
+    def keys(self) -> Ratchet:
+        """The keys of the round that it is in, or waits for."""
+        if self.held is None:
+            raise ProtocolError("this client has no keys for this run: a roll call or a peer's model gives it some")
+        return self.held
+
+    @property
+    def chain(self) -> str:
+        """The digest of all that it was told so far."""
+        return self.chains[-64:]
 
     @property
     def total(self) -> int:
@@ -56,6 +76,7 @@ class ClientState:
     def to_arrays(self) -> Arrays:
         """Named arrays that `from_arrays` reads back."""
         found = {name: getattr(self, name) for name in self._stored()}
+        found |= {"held": self.held.encoded() if self.held else "", "once": self.once.hex()}
         return {name: np.asarray(value) for name, value in found.items() if value is not None}
 
     @classmethod
@@ -65,7 +86,12 @@ class ClientState:
         if "weights" not in arrays or not set(arrays) <= known:
             raise RunError(f"a client's state has the arrays {sorted(known)}, got {sorted(arrays)}")
         values: dict[str, Any] = {name: value if value.ndim else value.item() for name, value in arrays.items()}
-        return cls(**values)
+        held, once = values.pop("held", ""), values.pop("once", "")
+        try:
+            keys = Ratchet.decoded(held) if held else None
+            return cls(**values, held=keys, once=bytes.fromhex(once))
+        except ValueError as error:
+            raise RunError(f"a client's stored keys are damaged: {error}") from error
 
     @classmethod
     def _stored(cls) -> list[str]:
@@ -95,7 +121,8 @@ class ServerState(msgspec.Struct, kw_only=True):
     number: int = 0  # rounds finished
     attempt: int = 0  # of every round from here on; a run that goes on with fresh noise must not repeat an order
     weights: dict[str, int] = {}  # of enrolled clients: sample counts, or 1 each
-    agreed: tuple[str, str] = ("", "")  # what all said at first: digest of the first model, fingerprint of a test order
+    agreed: tuple[str, str] = ("", "")  # what all said at first: digest of the first model, proof of having its keys
+    root: int = 0  # which run of their keys this is to the clients
     proofs: dict[str, dict[str, bytes]] = {}  # of enrolled clients: what each of them proves its weight by, to whom
     seen: dict[str, int] = {}  # the last round each client has applied
     history: list[Aggregate] = []  # kept apart from the rest of the state, see encode_state

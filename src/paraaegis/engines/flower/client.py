@@ -31,8 +31,11 @@ class Node(Protocol):
     def card(self) -> dict[str, str | int | bytes | bool]:
         """The fields of a Card."""
 
-    def seal(self, publics: dict[str, bytes]) -> dict[str, bytes]:
-        """As lead: the federation's secrets, sealed to these silos."""
+    def ask(self, lead_public: bytes) -> tuple[bytes, bytes]:
+        """A one-time key that the lead is to seal the federation's secrets to, and its proof."""
+
+    def seal(self, asking: Mapping[str, tuple[bytes, bytes, bytes]]) -> dict[str, bytes]:
+        """As lead: the federation's secrets, sealed to these silos: public key, one-time key and proof by name."""
 
     def open(self, sealed: bytes, lead_public: bytes) -> None:
         """Take up secrets that the lead sealed."""
@@ -52,11 +55,24 @@ def make_client_app(open_node: Callable[[Mapping[str, Any]], Node]) -> ClientApp
     def who(message: Message, context: Context) -> Message:
         return _replied(message, lambda: RecordDict({"who": ConfigRecord(open_node(context.node_config).card())}))
 
+    @app.query("ask")  # type: ignore[untyped-decorator]
+    def ask(message: Message, context: Context) -> Message:
+        lead = message.content.config_records["lead"]["public"]
+
+        def asked() -> RecordDict:
+            once, proof = open_node(context.node_config).ask(lead)
+            return RecordDict({"asked": ConfigRecord({"once": once, "proof": proof})})
+
+        return _replied(message, asked)
+
     @app.query("seal")  # type: ignore[untyped-decorator]
     def seal(message: Message, context: Context) -> Message:
-        publics = {name: bytes(value) for name, value in message.content.config_records["publics"].items()}
+        asking = {
+            name: (bytes(given["public"]), bytes(given["once"]), bytes(given["proof"]))
+            for name, given in message.content.config_records.items()
+        }
         return _replied(
-            message, lambda: RecordDict({"sealed": ConfigRecord(open_node(context.node_config).seal(publics))})
+            message, lambda: RecordDict({"sealed": ConfigRecord(open_node(context.node_config).seal(asking))})
         )
 
     @app.query("open")  # type: ignore[untyped-decorator]
@@ -107,10 +123,11 @@ def answer(node: Node, frames: Frames) -> Frames:
         again = trains and message.where.number == state.number  # a round that was interrupted is trained anew
         if trains and (learnt := store.learner(again)):
             silo.learner.load(learnt)
-        new, reply = client.step(silo, state, message)
+        new, reply = client.step(silo, state, message, store.save)
+        ended = isinstance(reply, Ended)
         if new is not state:
-            store.save(new, silo.learner.state() if trains else None, again)
-        if isinstance(reply, Ended):
+            store.save(new, silo.learner.state() if trains and not ended else None, again)
+        if ended:
             sys.stderr.write(f"{silo.name}, run {run}: {ForgedError()}\n")  # for its people; the server hears less
         elif isinstance(message, Finish):
             node.finished(new)

@@ -85,11 +85,17 @@ class GridCarrier:
             return
         if len({self._cards[client].key_id for client in clients}) == 1:
             return
-        publics = {client: self._cards[client].public for client in clients if client != lead}
-        self._say(f"{lead} seals the federation's secrets to {', '.join(publics)}")
-        sealed = self._ask({lead: RecordDict({"publics": ConfigRecord(dict(publics))})}, "query.seal")[lead]
+        others, leading = [client for client in clients if client != lead], self._cards[lead].public
+        self._say(f"{lead} seals the federation's secrets to {', '.join(others)}")
+        question = RecordDict({"lead": ConfigRecord({"public": leading})})
+        asked = self._ask(dict.fromkeys(others, question), "query.ask")
+        asking = {
+            client: ConfigRecord({"public": self._cards[client].public, **content.config_records["asked"]})
+            for client, content in asked.items()
+        }
+        sealed = self._ask({lead: RecordDict(dict(asking))}, "query.seal")[lead]
         parcels = {
-            client: RecordDict({"sealed": ConfigRecord({"secrets": secrets, "lead": self._cards[lead].public})})
+            client: RecordDict({"sealed": ConfigRecord({"secrets": secrets, "lead": leading})})
             for client, secrets in sealed.config_records["sealed"].items()
         }
         self._ask(parcels, "query.open")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.errors import RunError
-from paraaegis.files import write_whole
+from paraaegis.files import sync_folder, write_whole
 from paraaegis.protocol.state import ClientState
 from paraaegis.types import Arrays
 
@@ -31,6 +31,21 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
     over: bool = False  # the run is over; without files it is forgotten too, and never begun again
 
 
+def took_part(runs: Path) -> bool:
+    """Whether a client answered a round of any run whose state lies in this folder."""
+    manifests = [_read(path) for path in runs.glob("*/manifest.json")]
+    return any(one.over or one.values.get("state/number", 0) for one in manifests)
+
+
+def _read(path: Path) -> _Manifest:
+    if not path.exists():
+        return _Manifest()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Manifest)
+    except msgspec.DecodeError as error:
+        raise RunError(f"{path} is damaged: {error}; this client cannot go on with this run") from error
+
+
 class Store:
     """The state of one run of one client, and of its learner, in a folder that only its owner can read.
 
@@ -39,11 +54,12 @@ class Store:
 
     def __init__(self, folder: Path, wait: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        sync_folder(folder.parent)
         self._folder, self._path = folder, folder / "manifest.json"
         self._lock = (folder / "lock").open("wb")
         try:  # a process that lost its node may still be at work on the last message
             fcntl.flock(self._lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._manifest = self._read()
+            self._manifest = _read(self._path)
         except (OSError, RunError):
             self._lock.close()
             raise
@@ -56,14 +72,6 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lock.close()
-
-    def _read(self) -> _Manifest:
-        if not self._path.exists():
-            return _Manifest()
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_Manifest)
-        except msgspec.DecodeError as error:
-            raise RunError(f"{self._path} is damaged: {error}; this client cannot go on with this run") from error
 
     @property
     def empty(self) -> bool:
@@ -99,6 +107,7 @@ class Store:
                 manifest.files[name] = self._manifest.files[name]
             else:
                 manifest.files[name] = self._write(name, array, manifest.written)
+                self._loaded[name] = array
         self._replace(manifest)
 
     def finish(self) -> None:
@@ -140,7 +149,7 @@ class Store:
         return file
 
     def _replace(self, manifest: _Manifest) -> None:
-        write_whole(self._path, lambda file: file.write(msgspec.json.encode(manifest)))
+        write_whole(self._path, lambda file: file.write(msgspec.json.encode(manifest)), mode=0o600)  # it holds keys
         self._manifest = manifest
         valid = set(manifest.files.values())
         for path in self._folder.glob("*.npy"):
