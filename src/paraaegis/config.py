@@ -37,7 +37,7 @@ class Federation(Section, frozen=True):
     clients: Annotated[Count, "enrolled clients"] = 10
     rounds: Annotated[int, Meta(ge=1, le=100_000), "rounds of training"] = 15
     fraction: Annotated[float, Meta(gt=0, le=1), "share of the clients that is drawn each round"] = 1.0
-    quorum: Annotated[Natural, "fewest clients in a sum; 0: four fifths of those drawn, or what floor or lwe-secagg need"] = 0
+    quorum: Annotated[Natural, "fewest clients in a sum; 0: four fifths of a round, or what floor or method need"] = 0
     weights: Annotated[Literal["samples", "uniform"], "what a client weighs in the mean: its samples, or 1"] = "samples"
     min_samples: Annotated[Natural, "smallest data set, for the paper's noise; 0: the split's smallest share"] = 0
     history: Annotated[Count, "rounds for which aggregates are kept for clients that missed them"] = 10

@@ -142,8 +142,8 @@ def play_as_locally(method, out):
         for other in others:
             other.keys.unlink()
         lead.approve({other.path.name: other.create(lead.create()) for other in others})
-    secrets = [make_keys(played.config).vote, *((node / "identity").read_bytes() for node in played.nodes.values())]
-    secrets.append((played.nodes["client-0"] / "keys").read_bytes()[-2000:-1000])
+    root = make_keys(played.config).root.secret
+    secrets = [root, *((node / "identity").read_bytes() for node in played.nodes.values())]
     with played.trial() as trial:
         run = played.start(trial)
         if enrols:
@@ -276,7 +276,7 @@ def test_the_server_opens_no_key_file(name, playing):
 def test_the_server_holds_no_secret(playing):
     """Its memory was searched while the run went on; an assertion there would have failed it."""
     played = playing["paraaegis-static"].result()
-    assert memory_holds(os.getpid(), [make_keys(played.config).vote])  # the search can find
+    assert memory_holds(os.getpid(), [make_keys(played.config).root.secret])  # the search can find
     if played.watched == {FORBIDDEN}:
         pytest.skip("this system does not let a process look into the memory of another")
     assert any(b"flwr-serverapp" in name for name in played.watched)

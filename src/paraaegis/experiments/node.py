@@ -221,8 +221,8 @@ class SiloNode:
             file.write(msgspec.json.encode({"run": run, "round": number, "metrics": metrics}) + b"\n")
 
     def _spend(self, root: Root) -> None:
-        """Erase the root of a run that begins; in a simulation, which can be replayed, nothing is."""
-        if not self.simulation:
+        """Erase the root of a run that begins; that of seeded noise, which can be replayed, is kept."""
+        if self.config.privacy.noise == "secret":
             spend_root(self.folder / "keys", root)
 
     def finished(self, state: ClientState) -> None:

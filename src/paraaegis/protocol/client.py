@@ -140,18 +140,17 @@ def _hello(silo: Silo, state: ClientState, message: RollCall) -> tuple[ClientSta
 def _joined(silo: Silo, state: ClientState, message: RollCall) -> ClientState:
     """The state with keys for this run, where it has none or is to move on to later ones before the first round.
 
-    It moves on only if somebody has the later keys already: a server alone cannot make it erase what it has.
+    It moves on only to keys that somebody has already: a server alone cannot make it erase what it has. Where its own
+    are later than those of the run, it says so, and the others move on or give it theirs with a model.
     """
-    root = silo.root
-    if state.held is not None and (state.number or state.applied or message.root <= state.root):
+    root, began = silo.root, state.number or state.applied
+    if state.held is not None and (began or message.root <= state.root):
         return state
-    if message.joined and message.root < root.index:
-        return replace(state, root=root.index)  # without keys: those of that run are erased
     if message.joined and message.root > root.index:
         root = root.forward(message.root)
     keys = silo.first_keys(root)
     joined = proof_of_keys(silo, keys)
-    if message.joined and not hmac.compare_digest(joined, message.joined):
+    if message.joined and message.root == root.index and not hmac.compare_digest(joined, message.joined):
         raise ProtocolError(
             f"{silo.name} has other keys than the client that joined run {message.root} of these keys: all need the "
             "same, from the same lead"
@@ -292,7 +291,7 @@ def _snapshot(silo: Silo, state: ClientState, message: Peek) -> Snapshot:
 
 def _rescued(silo: Silo, state: ClientState, rescue: Rescue | None) -> ClientState:
     """Take a peer's model and keys where this client is too far behind. What it sent last is taken as counted."""
-    if rescue is None or (rescue.applied <= state.applied and state.held is not None):
+    if rescue is None or (state.applied and rescue.applied <= state.applied):
         return state
     if not state.once or public_of(state.once) != rescue.once:
         raise ProtocolError(

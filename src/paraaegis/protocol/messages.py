@@ -81,16 +81,13 @@ class Once(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """Client: digests of configuration and first model, its weight, and which keys it has.
-
-    `joined` is empty where it has no keys of this run: it moved on to later ones and needs a peer's model.
-    """
+    """Client: digests of configuration and first model, its weight, and a proof of which keys it has."""
 
     config: str
     model: str
     weight: int
     joined: str
-    root: int  # which run of the federation's keys this is, as far as it knows
+    root: int  # which run of the federation's keys this is to it
     once: Once  # what a peer's model for it is sealed to
     proofs: dict[str, bytes] = {}  # of its weight, one for each fellow client
     applied: int = 0  # rounds in its model

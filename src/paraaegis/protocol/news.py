@@ -33,7 +33,7 @@ def welcome(desk: Desk, hellos: Mapping[str, Hello]) -> None:
     agreed = desk.state.agreed
     same({client: hello.config for client, hello in hellos.items()}, "configurations", desk.plan.config)
     same({client: hello.model for client, hello in hellos.items()}, "first models", agreed[0])
-    joined = {client: hello.joined for client, hello in hellos.items() if hello.joined or not agreed[1]}
+    joined = {client: hello.joined for client, hello in hellos.items() if not _is_past(desk, hello)}
     same(joined, "keys, rosters or secret orders", agreed[1])
     for client, hello in hellos.items():
         _enter(desk, client, hello)
@@ -51,14 +51,20 @@ def _enter(desk: Desk, client: str, hello: Hello) -> None:
         raise ProtocolError(
             f"{client} is past round {hello.applied}, the server's state is of round {state.number}: it is old"
         )
-    if hello.joined:
-        state.agreed, state.root = (hello.model, hello.joined), hello.root
-    else:
+    if _is_past(desk, hello):
         desk.keyless.add(client)
+    else:
+        desk.keyless.discard(client)
+        state.agreed, state.root = (hello.model, hello.joined), hello.root
     desk.onces[client] = hello.once
     state.weights[client], state.proofs[client] = hello.weight, hello.proofs
     state.seen[client], desk.told[client] = hello.applied, (state.number, hello.holds)
     desk.doubtful.discard(client)
+
+
+def _is_past(desk: Desk, hello: Hello) -> bool:
+    """Whether a client's keys are later ones than this run's."""
+    return bool(desk.state.agreed[1]) and hello.root > desk.state.root
 
 
 def missed(desk: Desk, client: str) -> tuple[Aggregate, ...]:

@@ -44,9 +44,13 @@ def _roll_call(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
         hellos[client] = expect(reply, Hello, where)
 
     yield from desk.ask(line, dict.fromkeys(clients, roll_call(desk)), take)
-    if hellos and not state.weights:  # the first time: who is behind moves on to where the others are
+    for _ in range(0 if state.weights else len(hellos)):  # at first they agree on which run of their keys it is
         first = max(hellos.values(), key=lambda hello: hello.root)
         behind = [client for client, hello in hellos.items() if hello.root < first.root]
+        if not behind:
+            break
+        for client in behind:
+            del hellos[client]
         further = RollCall(where=where, root=first.root, joined=first.joined)
         yield from desk.ask(line, dict.fromkeys(behind, further), take)
     if len(hellos) < min(enough, len(clients)):
