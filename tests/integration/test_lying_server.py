@@ -21,7 +21,7 @@ from paraaegis.crypto.shamir import Q, centre, rebuild
 from paraaegis.errors import ConfigError, CryptoError, ProtocolError
 from paraaegis.grid import unpack_grid
 from paraaegis.methods import least_quorum
-from paraaegis.protocol.client import _Given
+from paraaegis.protocol.joining import Given
 from paraaegis.protocol.lwe_round import _purpose, public_seed
 from paraaegis.protocol.messages import Aggregate, Ended, Reported, ShareSum, Survivors, Upload
 from paraaegis.protocol.protect import Sight
@@ -440,7 +440,7 @@ def test_a_model_that_no_client_sealed_is_refused():
 def given(playing, sender, receiver, applied):
     """A model of ones after `applied` rounds, sealed to a client's one-time key."""
     state = playing.states["client-1"]
-    content = _Given("0" * 64 * applied, 0, state.joined, state.keys.encoded(), np.ones(60, np.float32).tobytes())
+    content = Given("0" * 64 * applied, 0, state.joined, state.keys.encoded(), np.ones(60, np.float32).tobytes())
     once = playing.hellos[receiver].once.public
     return Blob(sender.seal_to(receiver, msgspec.msgpack.encode(content), "model", applied, once=once))
 

@@ -7,34 +7,24 @@ for this client: whether it accepts or refuses must not be a question that a ser
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import msgspec
-import numpy as np
-
 from paraaegis.cores import soon
 from paraaegis.crypto.mac import warm
-from paraaegis.crypto.ratchet import Ratchet
-from paraaegis.crypto.sealing import new_pair, public_of
-from paraaegis.crypto.shuffle import digest
 from paraaegis.errors import ForgedError, ProtocolError, UpdateError
-from paraaegis.privacy.ledger import METRICS, SAMPLES, SECONDS, VOTES
+from paraaegis.privacy.ledger import METRICS, SECONDS, VOTES
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.binding import (
     chained,
     check_names,
-    check_once,
-    proof_of_keys,
-    prove_count,
-    prove_once,
     seen_in,
     sign,
     take_counts,
     view,
 )
+from paraaegis.protocol.joining import hello, rescued, settled, snapshot
 from paraaegis.protocol.lwe_round import seal_shares, sum_shares
 from paraaegis.protocol.messages import (
     Aggregate,
@@ -43,16 +33,12 @@ from paraaegis.protocol.messages import (
     Elected,
     Ended,
     Finish,
-    Hello,
     Message,
-    Once,
     Peek,
     Report,
     Reported,
-    Rescue,
     RollCall,
     ShareSum,
-    Snapshot,
     Survivors,
     Upload,
     expect,
@@ -61,19 +47,9 @@ from paraaegis.protocol.once import Stopwatch
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import unpack_positions
-from paraaegis.types import Blob, Mask, Metrics
+from paraaegis.types import Mask, Metrics
 
 Keep = Callable[[ClientState], None]
-
-
-class _Given(msgspec.Struct, frozen=True, array_like=True):
-    """What a client that fell far behind is given by a peer."""
-
-    chains: str
-    root: int
-    joined: str
-    keys: str
-    weights: bytes
 
 
 def start(silo: Silo) -> ClientState:
@@ -98,7 +74,7 @@ def step(silo: Silo, state: ClientState, message: Message, keep: Keep = lambda _
 def _answered(silo: Silo, state: ClientState, message: Message, keep: Keep) -> tuple[ClientState, Message]:
     match message:
         case RollCall():
-            return _hello(silo, state, message)
+            return hello(silo, state, message)
         case Begin():
             return _begin(silo, state, message, keep)
         case Elected():
@@ -106,57 +82,10 @@ def _answered(silo: Silo, state: ClientState, message: Message, keep: Keep) -> t
         case Survivors():
             return _survivors(silo, state, message)
         case Peek():
-            return state, _snapshot(silo, state, message)
+            return state, snapshot(silo, state, message)
         case Finish():
             return _finish(silo, state, message, keep)
     raise ProtocolError(f"a client does not answer {type(message).__name__}")
-
-
-def _hello(silo: Silo, state: ClientState, message: RollCall) -> tuple[ClientState, Hello]:
-    plan, where = silo.plan, silo.plan.where(0)
-    expect(message, RollCall, where)
-    samples, least = silo.learner.samples, max(1, plan.min_samples)
-    if samples < least:
-        few = f"fewer samples than the {least} that this federation's noise assumes" if samples else "no samples"
-        raise ProtocolError(f"{silo.name} has {few}")
-    state = _joined(silo, state, message)
-    if not plan.uniform:
-        silo.ledger.record(silo.releases(0, 0, [SAMPLES]))
-    once, public = new_pair()
-    return replace(state, once=once), Hello(
-        where=where,
-        config=plan.config,
-        model=digest(silo.learner.initial()).hex(),
-        weight=plan.weight(samples),
-        joined=state.joined,
-        root=state.root,
-        once=Once(public, prove_once(silo, public)),
-        proofs=prove_count(silo),
-        applied=state.applied,
-        holds=state.number if state.phase == "sent" else 0,
-    )
-
-
-def _joined(silo: Silo, state: ClientState, message: RollCall) -> ClientState:
-    """The state with keys for this run, where it has none or is to move on to later ones before the first round.
-
-    It moves on only to keys that somebody has already: a server alone cannot make it erase what it has. Where its own
-    are later than those of the run, it says so, and the others move on or give it theirs with a model.
-    """
-    root, began = silo.root, state.number or state.applied
-    if state.held is not None and (began or message.root <= state.root):
-        return state
-    if message.joined and message.root > root.index:
-        root = root.forward(message.root)
-    keys = silo.first_keys(root)
-    joined = proof_of_keys(silo, keys)
-    if message.joined and message.root == root.index and not hmac.compare_digest(joined, message.joined):
-        raise ProtocolError(
-            f"{silo.name} has other keys than the client that joined run {message.root} of these keys: all need the "
-            "same, from the same lead"
-        )
-    silo.spend(root)
-    return replace(state, held=keys, root=root.index, joined=joined)
 
 
 def _begin(silo: Silo, state: ClientState, message: Begin, keep: Keep) -> tuple[ClientState, Message]:
@@ -168,7 +97,7 @@ def _begin(silo: Silo, state: ClientState, message: Begin, keep: Keep) -> tuple[
         soon(warm)  # a fresh process has more to do before it needs it
     watch = Stopwatch()  # its dict is the report's: phases that follow are in it when the reply is packed
     state = take_counts(silo, state, message)
-    state = _rescued(silo, state, message.rescue)
+    state = rescued(silo, state, message.rescue)
     state, report = _catch_up(silo, state, message.aggregates, number - 1, watch, keep)
     if not message.train:
         return state, Reported(where=where, report=report)
@@ -276,55 +205,6 @@ def _survivors(silo: Silo, state: ClientState, message: Survivors) -> tuple[Clie
     return replace(state, phase="shared", share=None, opened=state.number), ShareSum(where=where, row=row)
 
 
-def _snapshot(silo: Silo, state: ClientState, message: Peek) -> Snapshot:
-    where = silo.plan.where(message.where.number, message.where.attempt)
-    expect(message, Peek, where)
-    if odd := sorted({*message.receivers} - {*silo.plan.clients} | {*message.receivers} & {silo.name}):
-        raise ProtocolError(f"models are sealed to other clients of the run only, got {odd[0]!r}")
-    given = _Given(state.chains, state.root, state.joined, state.keys.encoded(), state.weights.tobytes())
-    content, sealed = msgspec.msgpack.encode(given), {}
-    for name, (once, proof) in message.receivers.items():
-        check_once(silo, name, once, proof)
-        sealed[name] = Blob(silo.seal_to(name, content, "model", state.applied, once=once))
-    return Snapshot(where=where, applied=state.applied, sealed=sealed)
-
-
-def _rescued(silo: Silo, state: ClientState, rescue: Rescue | None) -> ClientState:
-    """Take a peer's model and keys where this client is too far behind. What it sent last is taken as counted."""
-    if rescue is None or (state.applied and rescue.applied <= state.applied):
-        return state
-    if not state.once or public_of(state.once) != rescue.once:
-        raise ProtocolError(
-            f"{silo.name} has another one-time key than this model is sealed to; ask it again who it is"
-        )
-    opened = silo.open_from(rescue.sender, bytes(rescue.sealed.view), "model", rescue.applied, once=state.once)
-    try:
-        given = msgspec.msgpack.decode(opened, type=_Given)
-        weights = algorithm.checked(np.frombuffer(given.weights, dtype=np.float32), silo, "snapshot")
-        keys = Ratchet.decoded(given.keys)
-        if given.chains[: len(state.chains)] != state.chains:  # another past than this client was told
-            raise ForgedError
-    except (msgspec.DecodeError, ValueError, UpdateError) as error:
-        raise ForgedError from error
-    residual = state.residual
-    if silo.half.withholds and state.phase != "idle" and state.number <= rescue.applied:
-        residual = state.kept if state.phase == "sent" else state.update
-    return _settled(
-        replace(
-            state,
-            weights=weights,
-            chains=given.chains,
-            root=given.root,
-            joined=given.joined,
-            held=keys,
-            once=b"",  # nobody can open it again
-            applied=rescue.applied,
-            attempts=0,
-            residual=residual,
-        )
-    )
-
-
 def _finish(silo: Silo, state: ClientState, message: Finish, keep: Keep) -> tuple[ClientState, Message]:
     last = message.where.number
     where = silo.plan.where(last)
@@ -332,7 +212,7 @@ def _finish(silo: Silo, state: ClientState, message: Finish, keep: Keep) -> tupl
     if not 1 <= last <= silo.plan.rounds:
         raise ProtocolError(f"a run ends after one of its rounds 1 to {silo.plan.rounds}, got {last}")
     state = take_counts(silo, state, message)
-    state = _rescued(silo, state, message.rescue)
+    state = rescued(silo, state, message.rescue)
     state, report = _catch_up(silo, state, message.aggregates, last, Stopwatch(), keep)
     return state, Reported(where=where, report=report)
 
@@ -360,13 +240,6 @@ def _catch_up(
     return state, Report(state.applied, metrics, silo.timed(watch))
 
 
-def _settled(state: ClientState) -> ClientState:
-    """The state without what the round that it was in needed, once that round has come to its end."""
-    if state.applied < state.number:
-        return state
-    return replace(state, phase="idle", update=None, kept=None, elected=None, turn=None, share=None)
-
-
 def _measured(silo: Silo, state: ClientState) -> Metrics:
     found = silo.learner.evaluate(algorithm.read_only(state.weights))
     try:
@@ -381,7 +254,7 @@ def _apply(silo: Silo, state: ClientState, aggregate: Aggregate) -> ClientState:
     if aggregate.payload is None:  # the round was aborted
         if aggregate != Aggregate(number, attempt):
             raise ProtocolError(f"round {number} came without a sum, but with clients, nonces, a tag or positions")
-        return _settled(replace(algorithm.apply(silo, state, None, aggregate), chains=state.chains + chain))
+        return settled(replace(algorithm.apply(silo, state, None, aggregate), chains=state.chains + chain))
     check_names(silo, state, aggregate)
     elected = None
     if state.phase == "sent" and (state.number, state.attempt) == (number, attempt):
@@ -392,7 +265,7 @@ def _apply(silo: Silo, state: ClientState, aggregate: Aggregate) -> ClientState:
     state = replace(state, view=seen_in(silo, state, number))
     key = (silo.plan.run, state.view, chain)
     delta = silo.deltas(key, lambda: algorithm.reveal(silo, state, aggregate, elected))
-    return _settled(replace(algorithm.apply(silo, state, delta, aggregate), chains=state.chains + chain))
+    return settled(replace(algorithm.apply(silo, state, delta, aggregate), chains=state.chains + chain))
 
 
 def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:
