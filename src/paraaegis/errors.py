@@ -62,7 +62,7 @@ class ForgedError(ProtocolError):
     def __init__(self) -> None:
         super().__init__(
             "a check of what the server passed on failed, so this client takes no further part in the run: the server "
-            "or a client that helps it may be lying; find out why, and make new keys before the next run"
+            "or a client that helps it may be lying; find out why before the next run"
         )
 
 
