@@ -17,7 +17,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The compiled form of a function over arrays. It runs without the interpreter's lock and is kept on disk.
 
     numba keeps it next to the source or in the user's cache folder, or in NUMBA_CACHE_DIR if that is set. Where none
-    of these can be written to, a folder of ours is used; failing that, every process compiles again.
+    of these can be written to, a folder of ours is used, for all that numba compiles in this process from then on;
+    failing that, every process compiles again.
     """
     import numba
 
@@ -37,10 +38,10 @@ def _private_folder() -> Path | None:
     folder = Path(tempfile.gettempdir()) / f"paraaegis-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return None
-    ours = found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700
+    ours = status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o700
     return folder if ours and os.access(folder, os.W_OK) else None
 
 

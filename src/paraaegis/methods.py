@@ -185,20 +185,30 @@ def least_quorum(config: Config) -> int:
     return max((config.sampled + colluders) // 2 + 1, colluders + lwe.FORMS[config.protect.lwe].least_honest)
 
 
+def _too_few(config: Config, least: int) -> str:
+    """Why lwe-secagg needs a larger quorum, or more clients, and what can be done."""
+    form, colluders, sampled = lwe.FORMS[config.protect.lwe], config.privacy.colluders, config.sampled
+    fewer = max((sampled + colluders) // 2 + 1, colluders + lwe.FORMS["matrix"].least_honest)
+    ways = [f"federation.quorum = {least}"] if least <= sampled else [f"federation.clients = {least} or more"]
+    if form.name == "ring" and fewer <= sampled:
+        ways.append(f"protect.lwe = 'matrix' (slower) with federation.quorum = {fewer}")
+    if colluders > 1:
+        ways.append("a lower privacy.colluders")
+    return (
+        f"lwe-secagg in {form.name} form with {sampled} clients per round, {colluders} of whom may help the server, "
+        f"needs a quorum of {least} or more, got {config.federation.quorum}. Every sum needs {form.least_honest} "
+        "honest clients, or the sum of their secrets tells too much about one client's secret, and two groups of clients must "
+        f"not be able to open two different sums. Set {', or '.join(ways)}"
+    )
+
+
 def check_shares(config: Config, length: int) -> None:
     """Refuse what lwe-secagg cannot do: no noise, noise too small to hide, or a quorum that shares cannot serve."""
     if math.isinf(config.privacy.epsilon):
         raise ConfigError("lwe-secagg is secure by its noise: privacy.epsilon must be finite")
     quorum, colluders = config.federation.quorum, config.privacy.colluders
     if quorum < (least := least_quorum(config)):
-        form = lwe.FORMS[config.protect.lwe]
-        raise ConfigError(
-            f"lwe-secagg in {form.name} form with {config.sampled} clients per round, {colluders} of whom may help the "
-            f"server, needs federation.quorum = {least} or more, got {quorum}. Every sum needs {form.least_honest} "
-            "honest clients, or the sum of their secrets tells too much about one of them, and two groups of clients "
-            "must not be able to open two different sums. Raise the quorum or use more clients"
-            + (", or protect.lwe = 'matrix'" if form.name == "ring" else "")
-        )
+        raise ConfigError(_too_few(config, least))
     gaussian = noise(config)
     for sigma in (min(gaussian.sigmas), max(gaussian.sigmas)):  # weights scale both alike, so they do not matter here
         lwe.plan(gaussian.clip, sigma, length, config.sampled, quorum, colluders)

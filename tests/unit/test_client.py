@@ -216,13 +216,13 @@ def test_counts_that_change_within_a_run_are_refused(settings):
     playing = hand(*settings)
     aggregate = playing.round(1)
     changed = playing.begin(2, aggregate, counts={ME: 10, PEER: 11})
-    refused(playing, changed, r"sample counts are fixed for a run; client-0 has 10, got .*'client-1': 11")
+    refused(playing, changed, r"sample counts are fixed for a run; client-0 has 10, others were received")
     playing.send(ME, playing.begin(2, aggregate))
 
 
 def test_counts_are_needed_once():
     playing = hand()
-    with pytest.raises(ProtocolError, match=r"were expected, got \{\}"):
+    with pytest.raises(ProtocolError, match="were expected, got those of nobody"):
         step(playing.silos[ME], playing.states[ME], playing.begin(1))
     aggregate = playing.round(1)
     state, _ = step(playing.silos[ME], playing.states[ME], playing.begin(2, aggregate))
@@ -239,7 +239,7 @@ def test_a_client_whose_data_changed_within_a_run_sends_nothing():
 @pytest.mark.parametrize("own", [10, 12])
 def test_another_count_of_its_own_samples_is_refused(own):
     playing = hand(samples=[11, 10])
-    refused(playing, playing.begin(1, counts={ME: own, PEER: 10}), "client-0 has 11, got ")
+    refused(playing, playing.begin(1, counts={ME: own, PEER: 10}), "client-0 has 11, others were received")
     playing.send(ME, playing.begin(1))
 
 
@@ -250,7 +250,11 @@ def test_another_count_of_its_own_samples_is_refused(own):
 )
 def test_impossible_counts_are_refused(counts):
     playing = hand()
-    refused(playing, playing.begin(1, counts=counts), f"10 to {MOST_SAMPLES}, were expected, got ")
+    refused(
+        playing,
+        playing.begin(1, counts=counts),
+        "sample counts of client-0, client-1 were expected|a sample count lies within 10 and ",
+    )
     playing.send(ME, playing.begin(1))
 
 

@@ -91,7 +91,7 @@ def test_a_model_that_drifted_stops_the_run_by_name(settings):
         return answer()
 
     with pytest.raises(
-        DriftError, match=r"models .*differ from the other clients' at client-3; nothing was aggregated"
+        DriftError, match=r"models, .* differ from the other clients' at client-3; nothing was aggregated"
     ):
         served(playing, drift)
 

@@ -7,6 +7,9 @@ only these two can make or open the message: the receiver knows who sent it. `on
 one message: once its private half is erased nobody can open the message, not even with both long-term keys. `group`, a
 secret of all clients, keeps out whoever has a client's long-term key but not the federation's secrets. `context` names
 what the message is for; it opens in the same context only.
+
+HPKE (RFC 9180) with a post-quantum hybrid would replace the ephemeral part only: the library's has no authentication of
+the sender, which the static part is for.
 """
 
 from __future__ import annotations

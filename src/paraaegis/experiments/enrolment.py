@@ -187,7 +187,10 @@ class KeyFolder:
             raise KeyFileError(f"{self.path} has not asked for secrets, or has got them; nothing was changed")
         opened = open_keys(sealed, load_identity(self.identity)[0], read_secret(self.once), name, lead_public, lead)
         if opened.roster.get(name) != self.public:
-            raise KeyFileError(f"the lead's roster has another key for {name} than this silo's; nothing was changed")
+            raise KeyFileError(
+                f"the lead's roster has another key for {name} than this silo's; nothing was changed. Ask the lead to "
+                f"approve this silo's fingerprint, {fingerprint_of(self.public)}"
+            )
         taken, came = self._taken(), _newest(opened)
         known = taken.get(lead, came)  # epochs are one lead's; a new one, whom people named, begins its own
         if came["epoch"] < known["epoch"] or (came["epoch"] == known["epoch"] and came != known):

@@ -171,8 +171,8 @@ class SiloNode:
         method = find_method(config.protect.method)
         if strangers := [name for name in config.names if name not in keys.roster]:
             raise KeyFileError(
-                f"the keys of {self.name} come with no identity of {', '.join(strangers)}: let the lead approve all "
-                "clients and enrol them again, or deal keys to all with `paraaegis keys new`"
+                f"the keys of {self.name} carry no identity of {', '.join(strangers)}: let the lead approve them with "
+                "`paraaegis keys lead` and start the run again, or deal keys to all with `paraaegis keys new`"
             )
         if keys.roster[self.name] != load_identity(self.folder / "identity")[1]:
             raise KeyFileError(

@@ -144,11 +144,15 @@ def take_counts(silo: Silo, state: ClientState, message: Begin | Finish) -> Clie
         return state
     counts = dict.fromkeys(plan.clients, 1) if plan.uniform else message.counts
     least = max(1, 0 if plan.uniform else plan.min_samples)
-    if tuple(counts) != plan.clients or not least <= min(counts.values()) <= max(counts.values()) <= MOST_SAMPLES:
-        raise ProtocolError(f"sample counts of {plan.clients}, {least} to {MOST_SAMPLES}, were expected, got {counts}")
+    if tuple(counts) != plan.clients:
+        raise ProtocolError(
+            f"sample counts of {', '.join(plan.clients)} were expected, got those of {', '.join(counts) or 'nobody'}"
+        )
+    if odd := [(name, count) for name, count in counts.items() if not least <= count <= MOST_SAMPLES]:
+        raise ProtocolError(f"a sample count lies within {least} and {MOST_SAMPLES}, got {odd[0][1]} for {odd[0][0]}")
     known = np.array(list(counts.values()), dtype=np.int64)
     if counts[silo.name] != own or (state.counts.size and not np.array_equal(state.counts, known)):
-        raise ProtocolError(f"sample counts are fixed for a run; {silo.name} has {own}, got {counts}")
+        raise ProtocolError(f"sample counts are fixed for a run; {silo.name} has {own}, others were received")
     if not state.counts.size and not plan.uniform and silo.keyed:
         _check_proofs(silo, counts, message.proofs)
     return replace(state, counts=known)

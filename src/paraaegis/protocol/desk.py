@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from paraaegis.crypto.mac import add_tags
 from paraaegis.errors import CryptoError, DriftError, LostTrustError, ProtocolError
 from paraaegis.protocol.combine import ServerHalf, Sum
@@ -29,7 +31,7 @@ from paraaegis.protocol.messages import (
 )
 from paraaegis.protocol.plan import Plan
 from paraaegis.protocol.state import Line, ServerState
-from paraaegis.types import Blob
+from paraaegis.types import Blob, Payload
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Reply:
     lost: bool = False
 
 
+BELIEFS = "models, secret orders, rosters, sample counts, elected positions or past rounds"
 Keep = Callable[[Aggregate], Aggregate]
 Item = Exchange | Line | ServerState | None
 Steps = Generator[Item, Reply | None, None]
@@ -140,6 +143,14 @@ class Desk:
     def note(self, client: str, report: Report) -> None:
         """Keep a client's report for the lines that it belongs to."""
         self._reports.setdefault(client, []).append(report)
+
+    def take_upload(self, client: str, upload: Upload, total: Sum, uploads: dict[str, Upload]) -> None:
+        """Add an upload to the sum if it fits the others, and keep what is left of it."""
+        prints = {name: one.fingerprint for name, one in uploads.items()}
+        same({**prints, client: upload.fingerprint}, BELIEFS)
+        total.add(upload.payload)
+        uploads[client] = msgspec.structs.replace(upload, payload=Payload(upload.payload.kind, 0))
+        self.note(client, upload.report)
 
     def reported(self, line: Line, client: str, reply: Message, member: bool) -> bool:
         """Take a report where no more was asked for, or where a member declines to take part. False: it is more."""

@@ -25,7 +25,7 @@ from paraaegis.grid import STEP, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.ledger import Exposure
 from paraaegis.protocol.combine import GridSum, expect_kind
-from paraaegis.protocol.desk import Desk, Steps, same
+from paraaegis.protocol.desk import Desk, Steps
 from paraaegis.protocol.messages import Message, ShareSum, Survivors, Upload, Where, expect
 from paraaegis.protocol.news import begins, called, rescue
 from paraaegis.protocol.protect import Protected, Revealed, Sight, Turn
@@ -146,13 +146,9 @@ def serve_lwe_round(desk: Desk, number: int) -> Steps:
         if desk.reported(line, client, reply, client in members):
             return
         upload = expect(reply, Upload, where)
-        prints = {name: one.fingerprint for name, one in uploads.items()}
-        same({**prints, client: upload.fingerprint}, "models or what clients were told")
         if set(upload.shares) != {*members} - {client}:
             raise ProtocolError(f"shares for the other members were expected, got {sorted(upload.shares)}")
-        total.add(upload.payload)
-        uploads[client] = msgspec.structs.replace(upload, payload=Payload("lwe", 0))
-        desk.note(client, upload.report)
+        desk.take_upload(client, upload, total, uploads)
 
     def take_shares(client: str, reply: Message) -> None:
         row = expect(reply, ShareSum, where).row

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 
 from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.grid import from_grid
 from paraaegis.protocol.binding import verify, weight_of
-from paraaegis.protocol.desk import Desk, Steps, same
+from paraaegis.protocol.desk import BELIEFS, Desk, Steps, same
 from paraaegis.protocol.messages import Aggregate, Ballot, Elected, Message, Upload, expect
 from paraaegis.protocol.news import begins, called, rescue
 from paraaegis.protocol.partition import Partition
@@ -24,7 +23,7 @@ from paraaegis.protocol.protect import Protected, Sight, Turn
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import Tally, cast, pack_positions, select
-from paraaegis.types import Blob, Mask, Payload, Vector
+from paraaegis.types import Blob, Mask, Vector
 
 
 def train(silo: Silo, state: ClientState, number: int) -> Vector:
@@ -79,18 +78,13 @@ def serve_round(desk: Desk, number: int) -> Steps:
 
     def take_ballot(client: str, reply: Message) -> None:
         ballot = expect(reply, Ballot, where)
-        same({**ballots, client: ballot.fingerprint}, "models or secret orders")
+        same({**ballots, client: ballot.fingerprint}, BELIEFS)
         tally.add(ballot.votes)
         ballots[client] = ballot.fingerprint
         desk.note(client, ballot.report)
 
     def take_upload(client: str, reply: Message) -> None:
-        upload = expect(reply, Upload, where)
-        prints = {name: one.fingerprint for name, one in uploads.items()}
-        same({**prints, client: upload.fingerprint}, "models or elected positions")
-        total.add(upload.payload)  # line 18, one client at a time
-        uploads[client] = msgspec.structs.replace(upload, payload=Payload(upload.payload.kind, 0))
-        desk.note(client, upload.report)
+        desk.take_upload(client, expect(reply, Upload, where), total, uploads)  # line 18, one client at a time
 
     def take_first(client: str, reply: Message) -> None:
         if desk.reported(line, client, reply, client in members):
