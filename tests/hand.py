@@ -21,6 +21,7 @@ from paraaegis.protocol.messages import (
     Hello,
     Message,
     Peek,
+    Receiver,
     Rescue,
     RollCall,
     Snapshot,
@@ -62,10 +63,16 @@ class Hand:
         )
         return state
 
+    def receiver(self, name: str, sender: str) -> Receiver:
+        """How a client says who it is, for a peer that is to seal its model to it."""
+        if name in self.silos:
+            self.hellos[name] = self.send(name, RollCall(where=self.plan.where(0)))
+        hello = self.hellos[name]
+        return Receiver(hello.once.public, hello.applied, hello.once.proofs.get(sender, b""))
+
     def peek(self, sender: str, number: int, *receivers: str) -> Snapshot:
-        """A client's model, sealed to others that have said who they are."""
-        onces = {name: self.hellos[name].once for name in receivers}
-        given = {name: (once.public, once.proofs.get(sender, b"")) for name, once in onces.items()}
+        """A client's model, sealed to others."""
+        given = {name: self.receiver(name, sender) for name in receivers}
         return self.send(sender, Peek(where=self.plan.where(number), receivers=given))
 
     def rescue(self, applied: int, sender: str, sealed: Blob, receiver: str) -> Rescue:

@@ -197,8 +197,8 @@ def _too_few(config: Config, least: int) -> str:
     return (
         f"lwe-secagg in {form.name} form with {sampled} clients per round, {colluders} of whom may help the server, "
         f"needs a quorum of {least} or more, got {config.federation.quorum}. Every sum needs {form.least_honest} "
-        "honest clients, or the sum of their secrets tells too much about one client's secret, and two groups of clients must "
-        f"not be able to open two different sums. Set {', or '.join(ways)}"
+        "honest clients, or the sum of their secrets tells too much about one client's secret, and two groups of "
+        f"clients must not be able to open two different sums. Set {', or '.join(ways)}"
     )
 
 

@@ -1,20 +1,23 @@
 """What people rely on to know what was spent and told: under any name, after any accident."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
 import pytest
 from test_lying_server import federation
 
+from blobs import SAMPLES
 from nodes import Nodes
 from paraaegis.config import make_config
 from paraaegis.crypto.keys import load_keys, save_keys
-from paraaegis.errors import ConfigError, RunError
+from paraaegis.errors import ConfigError, ProtocolError, RunError
 from paraaegis.experiments.promise import promise, spending
+from paraaegis.experiments.wire import short_name
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.calibrate import epsilon_of
 from paraaegis.privacy.ledger import read_ledger
-from paraaegis.protocol.messages import Ballot, Reported, RollCall, Upload
+from paraaegis.protocol.messages import Ballot, Begin, Ended, Reported, RollCall, Upload
 from paraaegis.protocol.state import ServerState
 
 NOISED = ("federation.quorum=3", "federation.rounds=4")
@@ -67,15 +70,16 @@ def test_privacy_of_a_silos_folder_adds_up_what_it_spent_under_all_names(tmp_pat
     assert whole.guarantees[0].epsilon == pytest.approx(epsilon_of(limit**0.5, 1e-5), rel=1e-3)
 
 
-@pytest.mark.parametrize("gone", ["deleted", "emptied"])
+@pytest.mark.parametrize("gone", ["deleted", "emptied", "older"])
 def test_a_silo_that_took_part_does_not_start_without_its_ledger(tmp_path, gone):
     nodes = Nodes(tmp_path, "dp-fedavg", 2, "federation.quorum=2", "federation.rounds=2")
     nodes.serve()
     ledger = nodes.folders["client-1"] / "ledger.jsonl"
     kept = ledger.read_bytes()
-    ledger.unlink() if gone == "deleted" else ledger.write_bytes(b"")
+    older = b"".join(kept.splitlines(keepends=True)[:-1])
+    ledger.unlink() if gone == "deleted" else ledger.write_bytes(older if gone == "older" else b"")
     call = RollCall(where=nodes.plan(nodes.state.run + "b").where(0))
-    with pytest.raises(RunError, match=r"ledger.jsonl is gone or empty, but client-1 took part in a run"):
+    with pytest.raises(RunError, match=r"ledger.jsonl is gone, cut or an older copy: client-1 took part in a run"):
         nodes.ask("client-1", call)
     ledger.write_bytes(kept)
     nodes.ask("client-1", call)
@@ -90,7 +94,7 @@ def test_attempts_of_a_round_are_limited(method):
     replies = [playing.send("client-0", playing.begin(1, attempt=attempt)) for attempt in range(200)]
     kinds = [type(reply) for reply in replies]
     assert kinds == [Upload if method == "ckks-fedavg" else Ballot] * 3 + [Reported] * 197
-    assert "has trained 3 times on this state of the model (privacy.attempts)" in replies[-1].declined
+    assert "has trained 3 times on this state of the model" in replies[-1].declined
     recorded = [one for one in playing.silos["client-0"].ledger.releases if one.client == "client-0"]
     kind = "votes" if playing.wired.server.votes else "update"
     assert [one.attempt for one in recorded if one.what == kind] == [0, 1, 2]
@@ -132,7 +136,9 @@ class Deployed(Nodes):
 @pytest.mark.parametrize("shared", [(), ("metrics",), ("seconds",), ("metrics", "seconds")])
 def test_metrics_and_seconds_leave_a_silo_only_where_it_says_so(tmp_path, shared):
     settings = [f"engine.share_{name}=true" for name in shared]
-    nodes = Deployed(tmp_path, "fedavg", 2, "federation.quorum=2", "federation.rounds=2", *settings)
+    nodes = Deployed(
+        tmp_path, "fedavg", 2, "privacy.noise=secret", "federation.quorum=2", "federation.rounds=2", *settings
+    )
     nodes.serve()
     reports = [reply.report for reply in answers(nodes) if isinstance(reply, Upload | Reported)]
     assert any(report.metrics for report in reports) == ("metrics" in shared)
@@ -160,3 +166,38 @@ def test_uniform_weights_tell_nobody_a_count():
     found = promise(make_config({}, ["protect.method=dp-fedavg", "federation.min_samples=90",
                                      "federation.weights=uniform"]))  # fmt: skip
     assert not any("number of samples" in one.why for one in found.guarantees)
+
+
+# What a server tries in order to be answered more often
+
+
+def test_a_peers_model_does_not_give_a_client_new_attempts():
+    playing, _ = federation("paraaegis-feedback", 3, 60, "protect.ratio=0.2")
+    kinds = []
+    for attempt in range(10):
+        sealed = playing.peek("client-1", 1, "client-0").sealed["client-0"]
+        rescue = playing.rescue(0, "client-1", sealed, "client-0")
+        kinds.append(type(playing.send("client-0", playing.begin(1, attempt=attempt, rescue=rescue))))
+    assert kinds == [Ballot] * 3 + [Reported] * 7
+
+
+def test_attempts_are_counted_over_all_runs_that_begin_with_one_model(tmp_path):
+    nodes = Nodes(tmp_path, "paraaegis-feedback", 2, "federation.quorum=2", "federation.rounds=1")
+    ballots = 0
+    for number in range(5):
+        nodes.state = ServerState(run=f"{short_name(nodes.config)}-{number}")
+        nodes.traffic.clear()
+        with suppress(ProtocolError):
+            nodes.serve()
+        ballots += sum(isinstance(reply, Ballot) for reply in answers(nodes))
+    assert ballots == 2 * 3
+
+
+def test_a_run_that_ended_at_a_failed_check_counts_as_taken_part_in(tmp_path):
+    nodes = Nodes(tmp_path, "ckks-fedavg", 2, "federation.quorum=2", "federation.rounds=2")
+    nodes.ask("client-0", RollCall(where=nodes.plan().where(0)))
+    counts = {"counts": {"client-0": SAMPLES, "client-1": SAMPLES}, "proofs": {"client-1": bytes(16)}}
+    assert isinstance(nodes.ask("client-0", Begin(where=nodes.plan().where(1), aggregates=(), **counts)), Ended)
+    (nodes.folders["client-0"] / "ledger.jsonl").unlink()
+    with pytest.raises(RunError, match="is gone, cut or an older copy"):
+        nodes.ask("client-0", RollCall(where=nodes.plan(nodes.state.run + "b").where(0)))

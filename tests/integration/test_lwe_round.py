@@ -251,5 +251,5 @@ def test_a_default_quorum_is_one_that_shares_can_serve():
 def test_a_quorum_that_shares_cannot_serve_is_refused(colluders, quorum):
     """Of ten clients, two sets of six differ by enough for the server and two colluders to unmask one client."""
     settings = (f"privacy.colluders={colluders}", f"federation.quorum={quorum}")
-    with pytest.raises(ConfigError, match=r"needs federation\.quorum = "):
+    with pytest.raises(ConfigError, match=r"needs a quorum of "):
         play(np.zeros((10, 20)), *SETTINGS, *settings)

@@ -347,7 +347,7 @@ def test_two_sets_of_survivors_unmask_one_client_only_below_the_quorum_that_is_r
 
 def test_a_quorum_that_two_sets_could_reach_or_with_too_few_honest_clients_is_refused():
     for clients, quorum, form in ((10, 5, "ring"), (9, 5, "ring"), (5, 4, "ring"), (4, 4, "ring"), (3, 2, "matrix")):
-        with pytest.raises(ConfigError, match=r"needs federation\.quorum"):
+        with pytest.raises(ConfigError, match=r"needs a quorum of"):
             federation("lwe-secagg", clients, 60, f"federation.quorum={quorum}", f"protect.lwe={form}")
 
 
@@ -440,8 +440,8 @@ def test_a_model_that_no_client_sealed_is_refused():
 def given(playing, sender, receiver, applied):
     """A model of ones after `applied` rounds, sealed to a client's one-time key."""
     state = playing.states["client-1"]
-    content = Given("0" * 64 * applied, 0, state.joined, state.keys.encoded(), np.ones(60, np.float32).tobytes())
-    once = playing.hellos[receiver].once.public
+    content = Given("0" * 64 * applied, b"", 0, state.joined, state.keys.encoded(), np.ones(60, np.float32).tobytes())
+    once = playing.receiver(receiver, sender.name).once
     return Blob(sender.seal_to(receiver, msgspec.msgpack.encode(content), "model", applied, once=once))
 
 

@@ -17,10 +17,10 @@ from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.keys import load_identity, load_keys
 from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.crypto.sealing import unseal
-from paraaegis.errors import CryptoError, ProtocolError
+from paraaegis.errors import CryptoError, KeyFileError, ProtocolError
 from paraaegis.experiments.enrolment import KeyFolder
 from paraaegis.methods import METHODS
-from paraaegis.protocol.messages import Begin, Hello, RollCall, Upload
+from paraaegis.protocol.messages import Begin, Hello, Peek, Receiver, RollCall, Upload
 
 PRECISE = profile("precise")
 STOLEN = 2  # rounds that the node has applied when its folder is copied
@@ -256,8 +256,8 @@ def test_rotation_heals_from_the_next_run_on(tmp_path):
     lead.approve({"client-1": silo.create(lead.create())})
     stolen = load_keys(silo.keys).root
     lead.rotate()
-    once, proof = silo.ask(lead.public)
-    silo.open(lead.seal({"client-1": (silo.public, once, proof)}, "client-0")["client-1"], "client-1", lead.public)
+    packet = lead.seal({"client-1": silo.ask(lead.public)}, "client-0")["client-1"]
+    silo.open(packet, "client-1", lead.public)
     nodes.serve()
     opened = {Secret(PRECISE, secret_key(PRECISE, derive(stolen.begin(nodes.state.run).at(n, 0).step, "ckks"))).id
               for n in (1, 2)}  # fmt: skip
@@ -308,3 +308,92 @@ def test_the_search_for_keys_finds_raw_and_written_ones(tmp_path):
     (tmp_path / "raw").write_bytes(b"x" + bytes(range(32)) + b"y")
     (tmp_path / "text").write_text("1 0 " + bytes(range(1, 33)).hex())
     assert {bytes(range(32)), bytes(range(1, 33))} <= set(secrets_of(tmp_path))
+
+
+# What a server does before the theft
+
+
+def test_a_one_time_key_that_was_not_used_is_gone_when_the_run_goes_on(tmp_path):
+    """The server has a peer seal its keys at the start, never passes them on, and waits for the folder."""
+    nodes = Nodes(tmp_path, "ckks-fedavg", 2, "federation.quorum=2", "federation.rounds=3")
+    boxes = []
+
+    def peeks(name, message, answered):
+        if isinstance(message, Begin) and message.where.number == 1 and not boxes:
+            hello = next(reply for one, _, reply in nodes.traffic if one == "client-1" and isinstance(reply, Hello))
+            receiver = Receiver(hello.once.public, hello.applied, hello.once.proofs["client-0"])
+            boxes.append(nodes.ask("client-0", Peek(where=message.where, receivers={"client-1": receiver})))
+        return answered()
+
+    nodes.serve(peeks)
+    sealed = bytes(boxes[0].sealed["client-1"].view)
+    private, _ = load_identity(nodes.folders["client-1"] / "identity")
+    roster = load_keys(nodes.folders["client-1"] / "keys").roster
+    context = msgspec.msgpack.encode([nodes.state.run, "client-0", "client-1", "model", 0])
+    for once in secrets_of(nodes.folders["client-1"]):
+        with pytest.raises(CryptoError):
+            unseal(private, roster["client-0"], sealed, context, once=once)
+
+
+def test_a_packet_that_was_never_opened_stays_closed_once_a_run_began(tmp_path):
+    nodes = Nodes(tmp_path, "ckks-fedavg", 2, "federation.quorum=2", "federation.rounds=2")
+    lead, silo = (KeyFolder(folder) for folder in nodes.folders.values())
+    lead.approve({"client-1": silo.create(lead.create())})
+    packet = lead.seal({"client-1": silo.ask(lead.public)}, "client-0")["client-1"]
+    assert silo.once.exists()
+    nodes.serve()
+    assert not silo.once.exists()
+    with pytest.raises(KeyFileError, match="has not asked"):
+        silo.open(packet, "client-1", lead.public)
+
+
+def test_keys_that_come_with_a_model_use_up_the_root_that_they_follow_from(tmp_path):
+    nodes = Nodes(tmp_path, "ckks-fedavg", 3, "federation.quorum=2", "federation.rounds=5", "federation.history=1")
+    for name in ("client-0", "client-1"):  # two runs that the third silo was not asked into
+        for number in range(2):
+            nodes.ask(name, roll_call(nodes, f"{nodes.state.run}{number}"))
+    root = load_keys(nodes.folders["client-2"] / "keys").root
+
+    def away(name, message, answered):
+        if name == "client-2" and isinstance(message, RollCall) and message.root:
+            shutil.rmtree(nodes.folders[name] / "runs", ignore_errors=True)
+        gone = name == "client-2" and isinstance(message, Begin) and message.where.number in (1, 2, 3)
+        return None if gone else answered()
+
+    nodes.serve(away)
+    assert len(nodes.lines[-1].clients) == 3
+    stolen = secrets_of(nodes.folders["client-2"])
+    assert not {root.forward(index).secret for index in range(3)} & set(stolen)
+
+
+def test_a_run_that_was_joined_before_a_rotation_begins_under_the_new_keys_or_not_at_all(tmp_path):
+    nodes = Nodes(tmp_path, "ckks-fedavg", 2, "federation.quorum=2", "federation.rounds=2")
+    lead, silo = (KeyFolder(folder) for folder in nodes.folders.values())
+    lead.approve({"client-1": silo.create(lead.create())})
+    hellos = {name: nodes.ask(name, roll_call(nodes)) for name in nodes.folders}
+    stolen = load_keys(silo.keys).root
+    lead.rotate()
+    silo.open(lead.seal({"client-1": silo.ask(lead.public)}, "client-0")["client-1"], "client-1", lead.public)
+    counts = {"counts": {name: hello.weight for name, hello in hellos.items()},
+              "proofs": {"client-1": hellos["client-1"].proofs["client-0"]}}  # fmt: skip
+    with pytest.raises(ProtocolError, match="were rotated since it joined this run"):
+        nodes.ask("client-0", Begin(where=nodes.plan().where(1), aggregates=(), **counts))
+    nodes.traffic.clear()
+    nodes.serve()
+    assert len(nodes.lines) == 2
+    held = [stolen.forward(index).begin(nodes.state.run).at(n, 0) for index in range(1, 4) for n in (1, 2)]
+    assert not {Secret(PRECISE, secret_key(PRECISE, derive(one.step, "ckks"))).id for one in held} & uploads_keys(nodes)
+
+
+def test_a_roll_call_without_another_clients_proof_uses_up_no_second_root(tmp_path):
+    nodes = Nodes(tmp_path, "ckks-fedavg", 2, "federation.rounds=2")
+    nodes.ask("client-0", roll_call(nodes))
+    for root in (1, 5, 10**6):
+        nodes.ask("client-0", roll_call(nodes, root=root))
+    assert load_keys(nodes.folders["client-0"] / "keys").root.index == 1
+
+
+def test_a_run_that_never_began_leaves_no_model_behind(tmp_path):
+    nodes = Nodes(tmp_path, "ckks-fedavg", 2, "federation.rounds=2")
+    nodes.ask("client-0", roll_call(nodes))
+    assert not list(nodes.folders["client-0"].rglob("*weights*"))

@@ -14,10 +14,12 @@ from hand import Hand
 from paraaegis.config import make_config
 from paraaegis.crypto.sealing import new_pair
 from paraaegis.engines.flower.client import answer
+from paraaegis.engines.flower.store import Store
 from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.experiments.node import SiloNode
 from paraaegis.experiments.trial import lay_out
 from paraaegis.experiments.wire import make_plan, resolve, short_name
+from paraaegis.methods import find_method
 from paraaegis.protocol.binding import _count_proof, sign, verify
 from paraaegis.protocol.client import step
 from paraaegis.protocol.messages import (
@@ -215,7 +217,7 @@ def node(tmp_path):
         silo = SiloNode(name, folders[name], make_learner, holdout=False, save_model=save)
         return unpack(answer(silo, pack(message)))
 
-    ask.folders = folders
+    ask.folders, ask.config = folders, config
     ask.plan = make_plan(config, config.names, 120, config.names[:1], f"{short_name(config)}-a")
     return ask
 
@@ -256,3 +258,42 @@ def test_a_kept_state_is_the_one_that_the_step_goes_on_from():
     assert isinstance(reply, Reported)
     assert [(one.applied, one.phase) for one in kept] == [(1, "idle")]
     np.testing.assert_array_equal(kept[0].weights, new.weights)
+
+
+@pytest.mark.parametrize("fails", ["apply", "write"])
+def test_another_sum_is_not_looked_at_when_the_first_could_not_be_kept(node, fails, monkeypatch):
+    """A sum that was accepted and then lost, as on a full disk, leaves its digest, so that no other one is tried."""
+    counts = joined(node)
+    names = list(node.folders)
+    hellos = {name: node(name, RollCall(where=node.plan.where(0))) for name in names}
+    proofs = {name: hellos[name].proofs for name in names}
+    begins = {
+        name: Begin(
+            where=node.plan.where(1),
+            aggregates=(),
+            counts=counts["counts"],
+            proofs={other: proofs[other][name] for other in names if other != name},
+        )
+        for name in names
+    }
+    sent = {name: node(name, begins[name]) for name in names}
+    first = Hand.sum(_Summing(node), 1, sent)
+    second = Begin(where=node.plan.where(2), aggregates=(first,))
+    with monkeypatch.context() as patch:
+        if fails == "apply":
+            patch.setattr("blobs.Softmax.apply", lambda *_: 1 / 0)
+        else:
+            patch.setattr(Store, "_write", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            node("client-0", second)
+    other = nudged(first, 1)
+    assert isinstance(node("client-0", Begin(where=node.plan.where(2), aggregates=(other,))), Ended)
+    assert isinstance(node("client-1", second), Upload)
+
+
+class _Summing:
+    """What an honest server sums with."""
+
+    def __init__(self, node):
+        self.plan = node.plan
+        self.wired = type("Wired", (), {"server": find_method("ckks-fedavg").server(node.config, None)})

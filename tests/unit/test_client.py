@@ -545,7 +545,8 @@ def test_a_state_comes_back_with_every_field():
     integers = np.arange(3, dtype=np.int64)
     state = ClientState(
         vector, "sent", 3, 1, 2, counts=integers, chains="c", nonce="d", view="f",
-        held=Root(bytes(32), bytes(16)).begin("r"), root=4, joined="g", once=b"h", attempts=5, share=integers + 1,
+        held=Root(bytes(32), bytes(16)).begin("r"), root=4, joined="g", once=b"h", line=b"i",
+        pinned="j", model="k", share=integers + 1,
         opened=1, residual=vector + 1, update=vector + 2, kept=vector + 3, mark="e", elected=mask,
     )  # fmt: skip
     assert set(state.to_arrays()) == {field.name for field in fields(state)} - {"turn"}

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from paraaegis.cli import main
-from paraaegis.crypto.enrol import check_approved, check_once, fingerprint_of, key_id, open_keys, prove_once, seal_keys
+from paraaegis.crypto.enrol import Asking, check_approved, fingerprint_of, key_id, open_keys, seal_keys
 from paraaegis.crypto.kdf import derive, tag
 from paraaegis.crypto.keys import (
     FederationKeys,
@@ -30,12 +30,16 @@ SECRETS = FederationKeys(Root(bytes(range(32)), bytes(16), 4), epoch=2, roster=R
 CONTEXT = b"paraaegis-enrolment-2:client-1"
 
 
-def proof(private=SILO[0], once=ONCE[1]):
-    return prove_once(private, LEAD[1], once, fingerprint_of(LEAD[1]))
+def asking(once=ONCE[1], held=None, lead=LEAD[1], told=None):
+    return Asking.make(SILO, once, held, lead, fingerprint_of(LEAD[1]) if told is None else told)
+
+
+def proof_under(secret, once=ONCE[1]):
+    return tag(derive(secret, "enrolment"), once, b"", bytes(8))
 
 
 def sealed():
-    return seal_keys(SECRETS, LEAD[0], "client-1", ONCE[1])
+    return seal_keys(SECRETS, LEAD[0], "client-1", asking())
 
 
 def opened(parcel, private=SILO[0], once=ONCE[0], name="client-1", lead_public=LEAD[1], lead=None):
@@ -108,26 +112,38 @@ def test_with_both_long_term_keys_and_no_one_time_key_a_recorded_packet_stays_cl
 
 FALSE_PROOFS = {
     "none": b"",
-    "of another one-time key": proof(once=SERVER[1]),
-    "by the server": tag(derive(agree(SERVER[0], LEAD[1]), "enrolment"), ONCE[1]),
-    "by the server with the silo": tag(derive(agree(SERVER[0], SILO[1]), "enrolment"), ONCE[1]),
-    "cut": proof()[:-1],
-    "by no key": tag(bytes(32), ONCE[1]),
+    "of another one-time key": asking(once=SERVER[1]).proof,
+    "of an earlier root": asking(held=SECRETS.root).proof,
+    "by the server": proof_under(agree(SERVER[0], LEAD[1])),
+    "by the server with the silo": proof_under(agree(SERVER[0], SILO[1])),
+    "cut": asking().proof[:-1],
+    "by no key": proof_under(bytes(32)),
 }
 
 
 @pytest.mark.parametrize("false", FALSE_PROOFS.values(), ids=FALSE_PROOFS)
 def test_a_one_time_key_that_the_silo_did_not_prove_is_refused(false):
     with pytest.raises(CryptoError, match="received for client-1 was not made by that silo: nothing was sealed"):
-        check_once(LEAD[0], "client-1", SILO[1], ONCE[1], false)
-    check_once(LEAD[0], "client-1", SILO[1], ONCE[1], proof())
+        replace(asking(), proof=false).check(LEAD[0], "client-1")
+    asking().check(LEAD[0], "client-1")
+    assert asking().proof == proof_under(agree(SILO[0], LEAD[1]))
+
+
+@pytest.mark.parametrize(("index", "sealed_index"), [(0, 4), (4, 4), (9, 9)])
+def test_no_root_is_sealed_that_the_silo_has_erased(index, sealed_index):
+    """A lead that was left out of runs is behind the silos that were in them."""
+    held = Root(bytes(32), SECRETS.root.line, index)
+    taken = opened(seal_keys(SECRETS, LEAD[0], "client-1", asking(held=held)))
+    assert taken.root == SECRETS.root.forward(sealed_index)
+    other = opened(seal_keys(SECRETS, LEAD[0], "client-1", asking(held=replace(held, line=b"another"))))
+    assert other == SECRETS
 
 
 def test_a_silo_proves_nothing_to_a_lead_that_it_was_not_told_of():
     with pytest.raises(CryptoError, match="this silo was told none"):
-        prove_once(SILO[0], SERVER[1], ONCE[1], "")
+        asking(lead=SERVER[1], told="")
     with pytest.raises(CryptoError, match="were not taken"):
-        prove_once(SILO[0], SERVER[1], ONCE[1], fingerprint_of(LEAD[1]))
+        asking(lead=SERVER[1])
 
 
 # Folders
@@ -146,7 +162,7 @@ def federation(tmp_path):
 
 def asked(silo, lead):
     """What a server passes on from a silo to the lead."""
-    return silo.public, *silo.ask(lead.public)
+    return silo.ask(lead.public)
 
 
 def parcels_for(lead, silos):
@@ -429,12 +445,12 @@ def test_a_silo_that_joins_or_has_a_new_identity_is_a_new_roster_for_all(tmp_pat
 
 def test_a_roster_with_another_key_for_this_silo_is_refused(tmp_path):
     lead, silos = federation(tmp_path)
-    asking = asked(silos["client-1"], lead)
-    parcel = lead.seal({"client-1": asking}, "client-0")["client-1"]
+    request = asked(silos["client-1"], lead)
+    parcel = lead.seal({"client-1": request}, "client-0")["client-1"]
     keys = load_keys(lead.keys)
     lying = replace(keys, roster={**keys.roster, "client-1": SILO[1]})
     private = load_identity(lead.identity)[0]
-    forged = seal(private, silos["client-1"].public, encode_keys(lying), CONTEXT, once=asking[1])
+    forged = seal(private, silos["client-1"].public, encode_keys(lying), CONTEXT, once=request.once)
     with pytest.raises(KeyFileError, match="another key for client-1"):
         silos["client-1"].open(forged, "client-1", lead.public)
     silos["client-1"].open(parcel, "client-1", lead.public)
@@ -509,16 +525,16 @@ def test_a_silo_asks_nothing_of_a_lead_that_it_was_not_told_of(tmp_path):
 @pytest.mark.parametrize("given", ["its own", "another silo's", "an earlier proof"])
 def test_a_server_cannot_have_secrets_sealed_to_a_one_time_key_of_its_choice(tmp_path, given):
     lead, silos = federation(tmp_path)
-    public, once, proved = asked(silos["client-1"], lead)
-    _, others, others_proof = asked(silos["client-2"], lead)
+    true, other = (asked(silos[name], lead) for name in ("client-1", "client-2"))
+    under = proof_under(agree(SERVER[0], true.public), SERVER[1])
     false = {
-        "its own": (public, SERVER[1], tag(derive(agree(SERVER[0], public), "enrolment"), SERVER[1])),
-        "another silo's": (public, others, others_proof),
-        "an earlier proof": (public, SERVER[1], proved),
+        "its own": replace(true, once=SERVER[1], proof=under),
+        "another silo's": replace(other, public=true.public),
+        "an earlier proof": replace(true, once=SERVER[1]),
     }[given]
     with pytest.raises(CryptoError, match="received for client-1 was not made by that silo"):
         lead.seal({"client-1": false}, "client-0")
-    assert lead.seal({"client-1": (public, once, proved)}, "client-0").keys() == {"client-1"}
+    assert lead.seal({"client-1": true}, "client-0").keys() == {"client-1"}
 
 
 @pytest.mark.parametrize("fault", ["noise", "cut", "the lead's of another name"])
@@ -638,7 +654,7 @@ def test_a_folder_of_an_older_version_is_refused_with_the_command_that_helps_and
     for folder in (lead, *silos.values()):
         retire(folder)
     code, text = call(monkeypatch, capsys, "show", lead.path)
-    assert (code, "`paraaegis keys rotate` at the lead" in text) == (2, True)
+    assert (code, "the lead makes new ones with `paraaegis keys rotate`" in text) == (0, True)
     with pytest.raises(KeyFileError, match="older version"):
         parcels_for(lead, silos)
     assert {folder.key_id for folder in (lead, *silos.values())} == {""}

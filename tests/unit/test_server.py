@@ -19,11 +19,13 @@ from paraaegis.protocol.client import start
 from paraaegis.protocol.desk import Desk, Reply
 from paraaegis.protocol.messages import (
     VERSION,
+    Aggregate,
     Begin,
     Elected,
     Ended,
     Finish,
     Peek,
+    Receiver,
     RollCall,
     Upload,
     pack,
@@ -561,8 +563,8 @@ def test_a_client_left_out_for_longer_than_the_history_gets_a_peers_model(method
 def test_a_peers_model_cannot_be_opened_by_the_server():
     playing = hand(FEDAVG)
     ours, theirs = playing.silos["client-0"], playing.silos["client-1"]
-    once = playing.states["client-1"].once
     sealed = bytes(playing.peek("client-0", 1, "client-1").sealed["client-1"].view)
+    once = playing.states["client-1"].once
     context = msgspec.msgpack.encode([playing.plan.run, "client-0", "client-1", "model", 0])
     unseal(theirs.identity[0], ours.identity[1], sealed, context, once=once)
     for private, secret in ((new_pair()[0], once), (theirs.identity[0], new_pair()[0]), (theirs.identity[0], b"")):
@@ -570,11 +572,40 @@ def test_a_peers_model_cannot_be_opened_by_the_server():
             unseal(private, ours.identity[1], sealed, context, once=secret)
 
 
-def test_a_one_time_key_that_the_server_made_ends_the_run_for_the_client_that_is_asked():
+@pytest.mark.parametrize("lie", ["another key", "fewer rounds", "another client's"])
+def test_no_model_is_sealed_to_a_one_time_key_that_its_client_did_not_make(lie):
     playing = hand(FEDAVG)
-    proof = playing.hellos["client-1"].once.proofs["client-0"]
-    request = Peek(where=playing.plan.where(1), receivers={"client-1": (new_pair()[1], proof)})
-    assert isinstance(playing.send("client-0", request), Ended)
+    playing.send("client-1", playing.begin(2, playing.round(1)))
+    true = playing.receiver("client-1", "client-0")
+    false = {
+        "another key": Receiver(new_pair()[1], true.applied, true.proof),
+        "fewer rounds": Receiver(true.once, 0, true.proof),
+        "another client's": Receiver(true.once, true.applied, playing.receiver("client-1", "client-2").proof),
+    }[lie]
+    receivers = {"client-1": false, "client-2": playing.receiver("client-2", "client-0")}
+    sealed = playing.send("client-0", Peek(where=playing.plan.where(2), receivers=receivers)).sealed
+    assert set(sealed) == {"client-2"}  # and nothing else happens: one client's lie must not end the run for others
+
+
+def test_no_keys_are_sealed_to_a_client_that_has_erased_them():
+    """Held back at round 1, a peer would give a client, or the thief of its folder, the keys of all later rounds."""
+    playing = hand(FEDAVG)
+    playing.send("client-1", playing.begin(2, playing.round(1)))
+    assert playing.peek("client-0", 1, "client-1").sealed == {}
+    assert set(playing.peek("client-1", 2, "client-0").sealed) == {"client-0"}
+
+
+def test_a_one_time_key_is_gone_with_the_next_message():
+    playing = hand(FEDAVG)
+    for message in (
+        playing.begin(1),
+        playing.begin(2, Aggregate(1, 0)),
+        playing.finish(Aggregate(2, 0), Aggregate(3, 0)),
+    ):
+        playing.send("client-1", RollCall(where=playing.plan.where(0)))
+        assert playing.states["client-1"].once
+        playing.send("client-1", message)
+        assert not playing.states["client-1"].once
 
 
 def test_a_model_sealed_to_an_older_one_time_key_is_asked_for_again():

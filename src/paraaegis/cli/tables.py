@@ -10,7 +10,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from paraaegis.experiments.audit import Audit, stands
 from paraaegis.experiments.planner import Answer, Choice
 from paraaegis.experiments.promise import Promise
 from paraaegis.experiments.run import Result
@@ -167,7 +166,8 @@ def show_promise(promise: Promise) -> None:
         count = ", ".join(f"{number} of {what}" for what, number in promise.spent.releases.items())
         share = promise.spent.share_of_budget
         used = "" if share is None else f"; of the budget ({promise.spent.reading}), {100 * share:.1f}% is spent"
-        console.print(f"Spent in {promise.spent.rounds} rounds: {count or 'nothing'} released{used}.", highlight=False)
+        rounds = f"{promise.spent.rounds} round{'' if promise.spent.rounds == 1 else 's'}"
+        console.print(f"Spent in {rounds}: {count or 'nothing'} released{used}.", highlight=False)
     if not promise.calibrations:
         return
     table = Table(title="The same budget under each calibration", title_justify="left")
@@ -183,26 +183,3 @@ def show_promise(promise: Promise) -> None:
         )
         table.add_row(row.name, *figures)
     console.print(table)
-
-
-def show_audits(audits: list[Audit]) -> None:
-    """What was proved beside what is claimed."""
-    console = _wide()
-    table = Table(title="What an attack proves, and what is claimed (99.9% confidence)", title_justify="left")
-    for name in ("method", "against", "unit"):
-        table.add_column(name)
-    for name in ("claimed μ", "proved μ", "claimed ε", "proved ε", "δ"):
-        table.add_column(name, justify="right")
-    table.add_column("claim")
-    for one in audits:
-        for found in one.findings:
-            verdict = "stands" if stands(found) else "REFUTED" if found.mu_bound else "NOTHING SEEN"
-            figures = (found.mu_claimed, found.mu_bound, found.epsilon_claimed, found.epsilon_bound)
-            cells = [f"{figure:.3f}" for figure in figures]
-            table.add_row(one.name, found.adversary, found.unit, *cells, f"{found.delta:g}", verdict)
-    console.print(table)
-    console.print(
-        "Each game has a budget of its own at which the claim is μ = 1, so that an attack can show something. Where "
-        "clients vote, a claim is given the partition; against who reads a part in clear there is none.",
-        highlight=False,
-    )

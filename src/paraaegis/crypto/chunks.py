@@ -28,6 +28,18 @@ def join(profile: Profile, key_id: bytes, index: int, count: int, saved: Sequenc
     return bytes(chunk)
 
 
+def check_whole(data: Buffer) -> None:
+    """Refuse a chunk that was damaged on its way."""
+    view = memoryview(data)
+    if view.nbytes < _HEADER.size:
+        raise CryptoError(f"a chunk of {view.nbytes} bytes is too short for its header")
+    magic, checksum, *_ = _HEADER.unpack_from(view)
+    if magic != _MAGIC:
+        raise CryptoError("these bytes are not a chunk of ciphertexts")
+    if zlib.crc32(view[_CHECKED:]) != checksum:
+        raise CryptoError("a chunk of ciphertexts is cut or damaged: its checksum differs")
+
+
 def key_id_of(profile: Profile, data: Buffer) -> bytes:
     """The key that a chunk claims to be under."""
     return _header(profile, memoryview(data))[1]
@@ -62,13 +74,8 @@ def paired(profile: Profile, chunks: Sequence[Blob], length: int) -> list[tuple[
 
 def _header(profile: Profile, view: memoryview) -> tuple[int, bytes, int, int]:
     """Index, key id, values and ciphertexts that a chunk claims to hold."""
-    if view.nbytes < _HEADER.size:
-        raise CryptoError(f"a chunk of {view.nbytes} bytes is too short for its header")
-    magic, checksum, name, key_id, index, count, rows = _HEADER.unpack_from(view)
-    if magic != _MAGIC:
-        raise CryptoError("these bytes are not a chunk of ciphertexts")
-    if zlib.crc32(view[_CHECKED:]) != checksum:
-        raise CryptoError("a chunk of ciphertexts is cut or damaged: its checksum differs")
+    check_whole(view)
+    _, _, name, key_id, index, count, rows = _HEADER.unpack_from(view)
     if name.rstrip(b"\0") != profile.name.encode()[:8]:
         raise CryptoError(f"a chunk of profile {name.rstrip(bytes(1)).decode(errors='replace')!r} came, "
                           f"expected {profile.name!r}")  # fmt: skip

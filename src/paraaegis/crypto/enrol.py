@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from dataclasses import dataclass, replace
+from typing import Self
 
 import msgspec
 
 from paraaegis.crypto.kdf import derive, tag
 from paraaegis.crypto.keys import FederationKeys, decode_keys, encode_keys
+from paraaegis.crypto.ratchet import Root
 from paraaegis.crypto.sealing import agree, seal, unseal
 from paraaegis.errors import CryptoError
 
@@ -35,25 +38,40 @@ def key_id(keys: FederationKeys) -> str:
     return hashlib.sha256(b"federation key id" + roster).hexdigest()[:32]
 
 
-def prove_once(private: bytes, lead_public: bytes, once: bytes, lead: str) -> bytes:
-    """The proof for the lead that a one-time public key is this silo's; refused for a lead that it was not told of."""
-    check_lead(lead_public, lead)
-    return _proof(private, lead_public, once)
+@dataclass(frozen=True)
+class Asking:
+    """What a silo asks the lead with: its public key, a one-time key, where it is in its line of roots, its proof."""
+
+    public: bytes
+    once: bytes
+    line: bytes
+    index: int
+    proof: bytes
+
+    @classmethod
+    def make(cls, identity: tuple[bytes, bytes], once: bytes, held: Root | None, lead_public: bytes, lead: str) -> Self:
+        """Ask this lead; refused if it is not the one that the silo was told of."""
+        check_lead(lead_public, lead)
+        line, index = (held.line, held.index) if held else (b"", 0)
+        return cls(identity[1], once, line, index, _proof(identity[0], lead_public, once, line, index))
+
+    def check(self, lead_private: bytes, name: str) -> None:
+        """Refuse, as the lead, what the silo `name` did not ask."""
+        if not hmac.compare_digest(self.proof, _proof(lead_private, self.public, self.once, self.line, self.index)):
+            raise CryptoError(f"the one-time key received for {name} was not made by that silo: nothing was sealed")
 
 
-def check_once(lead_private: bytes, name: str, public: bytes, once: bytes, proof: bytes) -> None:
-    """Refuse, as the lead, a one-time key that the silo `name` did not make."""
-    if not hmac.compare_digest(proof, _proof(lead_private, public, once)):
-        raise CryptoError(f"the one-time key received for {name} was not made by that silo: nothing was sealed")
+def seal_keys(keys: FederationKeys, lead_private: bytes, name: str, asking: Asking) -> bytes:
+    """Secrets and roster, sealed by the lead to the silo `name` of the roster: no root that it has erased."""
+    root = keys.root
+    if asking.line == root.line and asking.index > root.index:
+        root = root.forward(asking.index)
+    content = encode_keys(replace(keys, root=root))
+    return seal(lead_private, keys.roster[name], content, _CONTEXT + name.encode(), once=asking.once)
 
 
-def seal_keys(keys: FederationKeys, lead_private: bytes, name: str, once: bytes) -> bytes:
-    """Secrets and roster, sealed by the lead to the silo `name` of the roster and to its one-time key."""
-    return seal(lead_private, keys.roster[name], encode_keys(keys), _CONTEXT + name.encode(), once=once)
-
-
-def _proof(private: bytes, public: bytes, once: bytes) -> bytes:
-    return tag(derive(agree(private, public), "enrolment"), once)
+def _proof(private: bytes, public: bytes, once: bytes, line: bytes, index: int) -> bytes:
+    return tag(derive(agree(private, public), "enrolment"), once, line, index.to_bytes(8, "little"))
 
 
 def check_approved(name: str, public: bytes, approved: str) -> None:

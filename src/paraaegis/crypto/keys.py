@@ -87,8 +87,9 @@ def decode_keys(content: bytes, where: str) -> FederationKeys:
     """The secrets that `encode_keys` encoded."""
     if (old := _retired(content)) is not None:
         raise KeyFileError(
-            f"{where} holds keys of an older version, which never change (epoch {old.epoch}): make new ones, with "
-            "`paraaegis keys rotate` at the lead, or with `paraaegis keys new` for all"
+            f"{where} holds keys of an older version, which never change (epoch {old.epoch}). Under a lead, the lead "
+            "runs `paraaegis keys rotate` and the others get new ones when a run starts; else carry new ones to all, "
+            "made by `paraaegis keys new`"
         )
     try:
         found = msgspec.msgpack.decode(content, type=_KeyFile)

@@ -12,7 +12,7 @@ from paraaegis.config import Config, make_config
 from paraaegis.cores import each
 from paraaegis.crypto.mac import add_tags
 from paraaegis.crypto.pool import Pool, SecretPool
-from paraaegis.crypto.shuffle import secret_order
+from paraaegis.crypto.shuffle import digest, secret_order
 from paraaegis.crypto.streams import system
 from paraaegis.experiments.wire import make_keys, resolve, wire
 from paraaegis.grid import slices
@@ -174,7 +174,7 @@ def _one_round(silos: Mapping[str, Silo], open_sum: Callable[[], Sum], update: V
 
     start = time.perf_counter()
     votes = algorithm.vote(silo, keys, update)
-    silo.fingerprint(keys.step, view(silo, state))
+    silo.fingerprint(keys.step, view(silo, state, digest(state.weights)))
     start = timed("vote", start)
     elected = unpack_positions(votes, plan.k(1), plan.length)
     start = time.perf_counter()

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from paraaegis.crypto.enrol import check_approved, check_once, fingerprint_of, key_id, open_keys, prove_once, seal_keys
+from paraaegis.crypto.enrol import Asking, check_approved, fingerprint_of, key_id, open_keys, seal_keys
 from paraaegis.crypto.keys import (
     FederationKeys,
     epoch_and_roster,
@@ -22,6 +22,7 @@ from paraaegis.crypto.keys import (
     new_identity,
     read_secret,
     save_keys,
+    spend_root,
     write_secret,
 )
 from paraaegis.crypto.ratchet import Root
@@ -39,6 +40,7 @@ class Shown(msgspec.Struct, kw_only=True, omit_defaults=True):
     fingerprint: str = ""
     key_id: str = ""
     runs: int = 0  # begun with these secrets
+    note: str = ""
     leads: bool = False
     roster: dict[str, str] = {}  # fingerprints of all clients by name, as the secrets came with them
     approved: dict[str, str] = {}  # fingerprints by silo, at a lead
@@ -151,24 +153,24 @@ class KeyFolder:
         """The public name of the secrets that lie here; empty if there are none."""
         return key_id(load_keys(self.keys)) if self.keys.exists() and not holds_retired(self.keys) else ""
 
-    def ask(self, lead_public: bytes) -> tuple[bytes, bytes]:
-        """A fresh one-time key that the lead is to seal its secrets to, and the proof that it is this silo's."""
+    def ask(self, lead_public: bytes) -> Asking:
+        """Ask the lead for its secrets, to be sealed to a fresh one-time key."""
         once, public = new_pair()
-        proof = prove_once(load_identity(self.identity)[0], lead_public, public, self.lead)
+        held = load_keys(self.keys).root if self.keys.exists() and not holds_retired(self.keys) else None
+        asking = Asking.make(load_identity(self.identity), public, held, lead_public, self.lead)
         write_secret(self.once, once)
-        return public, proof
+        return asking
 
-    def seal(self, asking: Mapping[str, tuple[bytes, bytes, bytes]], name: str) -> dict[str, bytes]:
+    def seal(self, asking: Mapping[str, Asking], name: str) -> dict[str, bytes]:
         """As the lead, called `name`: secrets and roster for each of these silos; refused whole if one is not approved.
 
-        Of each silo its public key, one-time key and proof. One that is new, or has a new identity, changes the roster,
-        which is then a new epoch for all.
+        A silo that is new, or has a new identity, changes the roster, which is then a new epoch for all.
         """
         approved, (private, own) = self.approved(), load_identity(self.identity)
-        publics = {silo: public for silo, (public, _, _) in asking.items()}
-        for silo, (public, once, proof) in asking.items():
-            check_approved(silo, public, approved.get(silo, ""))
-            check_once(private, silo, public, once, proof)
+        publics = {silo: asked.public for silo, asked in asking.items()}
+        for silo, asked in asking.items():
+            check_approved(silo, asked.public, approved.get(silo, ""))
+            asked.check(private, silo)
         with locked(self.keys):
             keys = load_keys(self.keys)
             known = {
@@ -178,7 +180,12 @@ class KeyFolder:
             if roster != keys.roster:
                 keys = replace(keys, roster=roster, epoch=keys.epoch + 1)
                 save_keys(self.keys, keys)
-        return {silo: seal_keys(keys, private, silo, once) for silo, (_, once, _) in asking.items()}
+        return {silo: seal_keys(keys, private, silo, asked) for silo, asked in asking.items()}
+
+    def spend(self, root: Root) -> None:
+        """Erase a root whose run has begun, and what a packet that was never opened could bring it back by."""
+        self.once.unlink(missing_ok=True)
+        spend_root(self.keys, root)
 
     def open(self, sealed: bytes, name: str, lead_public: bytes) -> None:
         """Take up secrets that the lead sealed to this silo."""
@@ -214,10 +221,12 @@ class KeyFolder:
         shown = Shown(folder=str(self.path), leads=self.leads, approved=self.approved(), lead=self.lead)
         if self.identity.exists():
             shown.fingerprint = fingerprint_of(self.public)
-        if self.keys.exists():
+        if self.keys.exists() and holds_retired(self.keys):
+            shown.note = "keys of an older version; the lead makes new ones with `paraaegis keys rotate`"
+        elif self.keys.exists():
             keys = load_keys(self.keys)
             shown.key_id, shown.runs = key_id(keys), keys.root.index
-            shown.roster = {name: fingerprint_of(public) for name, public in keys.roster.items()}
+            shown.roster = {name: fingerprint_of(public) for name, public in sorted(keys.roster.items())}
         return shown
 
 

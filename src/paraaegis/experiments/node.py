@@ -13,10 +13,11 @@ import msgspec
 from numpy.typing import NDArray
 
 from paraaegis.config import Config, load_config
-from paraaegis.crypto.keys import load_identity, load_keys, spend_root
+from paraaegis.crypto.enrol import Asking
+from paraaegis.crypto.keys import load_identity, load_keys
 from paraaegis.crypto.pool import SecretPool
 from paraaegis.crypto.ratchet import Root
-from paraaegis.engines.flower.store import took_part
+from paraaegis.engines.flower.store import most_spent
 from paraaegis.errors import ConfigError, KeyFileError, RunError, UpdateError
 from paraaegis.experiments.enrolment import KeyFolder
 from paraaegis.experiments.wire import check, make_plan, make_silo, resolve, short_name
@@ -148,11 +149,11 @@ class SiloNode:
         known: dict[str, str | bytes] = {"name": self.name, "public": secrets.public, "key_id": secrets.key_id}
         return {**known, "length": length, "leads": secrets.leads}
 
-    def ask(self, lead_public: bytes) -> tuple[bytes, bytes]:
-        """A one-time key to seal the federation's secrets to, and its proof."""
+    def ask(self, lead_public: bytes) -> Asking:
+        """Ask the lead for the federation's secrets."""
         return self._secrets.ask(lead_public)
 
-    def seal(self, asking: Mapping[str, tuple[bytes, bytes, bytes]]) -> dict[str, bytes]:
+    def seal(self, asking: Mapping[str, Asking]) -> dict[str, bytes]:
         """As lead: the federation's secrets and roster, sealed to approved silos."""
         return self._secrets.seal(asking, self.name)
 
@@ -166,7 +167,8 @@ class SiloNode:
         config, keys = self.config, load_keys(self.folder / "keys")
         if not run.startswith(short_name(config)):
             raise ConfigError(
-                f"the run {run} is of another configuration than this silo's, {short_name(config)}: all need the same"
+                f"the run {run} is of another configuration than this silo's, {short_name(config)}: compare the "
+                "config.toml here with the operator's; only the table engine may differ"
             )
         method = find_method(config.protect.method)
         if strangers := [name for name in config.names if name not in keys.roster]:
@@ -202,18 +204,26 @@ class SiloNode:
     def _ledger(self, config: Config) -> Ledger:
         """What this silo has released, under whatever name; refused where it is gone after a run."""
         path = self.folder / "ledger.jsonl"
-        if not (path.exists() and path.stat().st_size) and took_part(self.folder / "runs"):
+        if self.spent < (least := most_spent(self.folder / "runs")):
             raise RunError(
-                f"{path} is gone or empty, but {self.name} took part in a run: what it spent cannot be known; bring "
-                "the file back"
+                f"{path} is gone, cut or an older copy: {self.name} took part in a run that left {least} bytes there, "
+                f"now there are {self.spent}. What it spent cannot be known; bring the file back"
             )
         path.touch(mode=0o600)
         return Ledger(budget(config), path, one_owner=True)
 
+    @property
+    def spent(self) -> int:
+        """How long its ledger is, in bytes."""
+        path = self.folder / "ledger.jsonl"
+        return path.stat().st_size if path.exists() else 0
+
     def _tells(self, config: Config) -> list[str]:
-        """What its reports carry. Metrics on data that is no secret are told always, and all in a simulation."""
-        told = {"metrics": config.engine.share_metrics or not self.holdout, "seconds": config.engine.share_seconds}
-        return [name for name, tell in told.items() if tell or self.simulation]
+        """What its reports carry. Metrics on data that is no secret are told always; with seeded noise all is."""
+        simulated = config.privacy.noise == "seeded"
+        metrics = config.engine.share_metrics or not self.holdout
+        told = {"metrics": metrics or simulated, "seconds": config.engine.share_seconds or simulated}
+        return [name for name, tell in told.items() if tell]
 
     def _note(self, run: str, number: int, metrics: Metrics) -> None:
         """Keep metrics for this silo's people, whether the server is told or not."""
@@ -223,7 +233,7 @@ class SiloNode:
     def _spend(self, root: Root) -> None:
         """Erase the root of a run that begins; that of seeded noise, which can be replayed, is kept."""
         if self.config.privacy.noise == "secret":
-            spend_root(self.folder / "keys", root)
+            self._secrets.spend(root)
 
     def finished(self, state: ClientState) -> None:
         """Keep the final model."""

@@ -142,8 +142,8 @@ def make_silo(
         half=half,
         learner=learner,
         root=keys.root,
-        noise=_draw(config, Purpose.NOISE, index),
-        votes=_draw(config, Purpose.SELECT, index),
+        noise=draw(config, Purpose.NOISE, index),
+        votes=draw(config, Purpose.SELECT, index),
         ledger=ledger,
         simulated=config.privacy.noise == "seeded",
         holdout=holdout,
@@ -187,7 +187,7 @@ def wire(
     return Wired(plan, method.server(config, server_pool), silos)
 
 
-def _draw(config: Config, purpose: Purpose, client: int) -> Draw:
+def draw(config: Config, purpose: Purpose, client: int) -> Draw:
     """Streams that can be replayed for a simulation, fresh secret ones otherwise."""
     if config.privacy.noise == "seeded":
         return lambda number, attempt: stream(config.seed, purpose, client, number, attempt)

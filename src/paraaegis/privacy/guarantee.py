@@ -98,7 +98,7 @@ def _dp(releases: Sequence[Release], adversary: str, delta: float, unit: str) ->
 
 
 def _against_server(seen: set[Seen], votes: bool, seeded: bool, told: str, dp: Dp) -> Guarantee:
-    beside = f"; beside them a client tells {told} in clear" if told else ""
+    beside = f"; a client also tells it, in clear, {told}" if told else ""
     alone = ", of the values alone" if "hold-out" in told else ""
     if not seen:
         return Guarantee(SERVER, "nothing sent", f"no values passed it{beside}")

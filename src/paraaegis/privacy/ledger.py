@@ -61,10 +61,17 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     colluders: int = 0
     simulated: bool = False
     run: str = ""  # a silo's ledger is that of all its runs
+    model: str = ""  # digest of the model that was trained on
 
 
 def releases_of(
-    exposures: Iterable[Exposure], client: str, number: int, attempt: int = 0, simulated: bool = False, run: str = ""
+    exposures: Iterable[Exposure],
+    client: str,
+    number: int,
+    attempt: int = 0,
+    simulated: bool = False,
+    run: str = "",
+    model: str = "",
 ) -> list[Release]:
     """What a client lets go in this round if it sends its update so."""
 
@@ -83,6 +90,7 @@ def releases_of(
             colluders=part.colluders,
             simulated=simulated,
             run=run,
+            model=model,
         )
 
     return [release(part) for part in exposures]
@@ -139,6 +147,7 @@ class Ledger:
         self._size = 0  # bytes of the file that are known here
         self._known: set[Release] = set()
         self._spent: dict[str, float] = defaultdict(float)
+        self._answers: dict[tuple[str, str], set[tuple[str, int, int]]] = defaultdict(set)
         self.releases: list[Release] = []
         if path is not None and path.exists():
             self._look(path.read_bytes())
@@ -154,6 +163,9 @@ class Ledger:
         self._known.update(releases)
         for release in releases:
             self._spent[self._owner(release)] += self._cost(release)
+            if release.model:
+                answer = release.run, release.round, release.attempt
+                self._answers[self._owner(release), release.model].add(answer)
 
     def _owner(self, release: Release) -> str:
         return "" if self._one_owner else release.client
@@ -166,6 +178,11 @@ class Ledger:
         """How much of the budget the client that spent most has used; None where nothing is counted."""
         most = max(self._spent.values(), default=0.0)
         return most / self.budget.limit if self.budget and most else None
+
+    def answers(self, client: str, model: str) -> set[tuple[str, int, int]]:
+        """Run, round and attempt of each answer of a client that was trained on this model."""
+        with self._lock:
+            return set(self._answers["" if self._one_owner else client, model])
 
     def _new(self, releases: Iterable[Release]) -> list[Release]:
         """Without what is no second release: noise replayed bit for bit, or what carries no noise, told again."""

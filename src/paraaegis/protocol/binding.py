@@ -23,11 +23,12 @@ import msgspec
 import numpy as np
 
 from paraaegis.crypto import mac
+from paraaegis.crypto.chunks import check_whole
 from paraaegis.crypto.kdf import derive, tag
 from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.crypto.shuffle import digest, secret_order
 from paraaegis.errors import CryptoError, ForgedError, ProtocolError
-from paraaegis.protocol.messages import VERSION, Aggregate, Begin, Finish
+from paraaegis.protocol.messages import VERSION, Aggregate, Begin, Finish, Receiver, payload_blobs
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.types import Grid, Mask
@@ -36,16 +37,16 @@ _TEST_ORDER = 1024  # values of the order that a client proves to draw like the 
 MOST_SAMPLES = 2**40  # of one client: the total of a thousand still fits a 64-bit word
 
 
-def view(silo: Silo, state: ClientState) -> bytes:
-    """What this client believes before it trains: equal at every client that may be mixed with it."""
+def view(silo: Silo, state: ClientState, model: bytes) -> bytes:
+    """What this client believes before it trains, on a model of this digest: equal where clients may be mixed."""
     plan = silo.plan
-    told = state.counts.tolist(), digest(state.weights), state.chain
+    told = state.counts.tolist(), model, state.chain
     return _hash(VERSION, plan.run, plan.config, plan.clients, _roster(silo), *told)
 
 
 def seen_in(silo: Silo, state: ClientState, number: int) -> str:
     """The view in round `number`, which this client may have been away from."""
-    return state.view if state.number == number else view(silo, state).hex()
+    return state.view if state.number == number else view(silo, state, digest(state.weights)).hex()
 
 
 def chained(state: ClientState, aggregate: Aggregate) -> str:
@@ -53,6 +54,19 @@ def chained(state: ClientState, aggregate: Aggregate) -> str:
     void = aggregate.payload is None
     outcome = (aggregate.number, aggregate.attempt, void, aggregate.clients, aggregate.nonces, aggregate.tag)
     return _hash(state.chain, *outcome).hex()
+
+
+def content_of(aggregate: Aggregate) -> str:
+    """A digest of a sum as it was received; refuses damaged bytes, which may be sent again."""
+    outcome = aggregate.number, aggregate.attempt, aggregate.clients, aggregate.nonces, aggregate.tag
+    whole = hashlib.sha256(msgspec.msgpack.encode(outcome))
+    if aggregate.elected is not None:
+        whole.update(aggregate.elected.view)
+    for kind, blob in () if aggregate.payload is None else payload_blobs(aggregate.payload):
+        if kind == "ckks":
+            check_whole(blob.view)
+        whole.update(blob.view)
+    return whole.hexdigest()
 
 
 def sign(
@@ -117,16 +131,20 @@ def prove_count(silo: Silo) -> dict[str, bytes]:
     return {peer: _count_proof(silo, peer, silo.name, weight) for peer in silo.plan.clients if peer != silo.name}
 
 
-def prove_once(silo: Silo, public: bytes) -> dict[str, bytes]:
-    """For each fellow client a proof that this one-time key is this client's."""
+def prove_once(silo: Silo, public: bytes, applied: int) -> dict[str, bytes]:
+    """For each fellow client a proof that this one-time key is this client's, after `applied` rounds."""
     peers = [peer for peer in silo.plan.clients if peer != silo.name]
-    return {peer: silo.prove_to(peer, "one-time key", silo.name, public) for peer in peers}
+    return {peer: silo.prove_to(peer, "one-time key", silo.name, _once(public, applied)) for peer in peers}
 
 
-def check_once(silo: Silo, peer: str, public: bytes, proof: bytes) -> None:
-    """Refuse a one-time key that is not this fellow client's."""
-    if not hmac.compare_digest(proof, silo.prove_to(peer, "one-time key", peer, public)):
-        raise ForgedError
+def is_once(silo: Silo, peer: str, receiver: Receiver) -> bool:
+    """Whether a fellow client made this one-time key after that many rounds."""
+    expected = silo.prove_to(peer, "one-time key", peer, _once(receiver.once, receiver.applied))
+    return hmac.compare_digest(receiver.proof, expected)
+
+
+def _once(public: bytes, applied: int) -> bytes:
+    return applied.to_bytes(8, "little") + public
 
 
 def proof_of_keys(silo: Silo, keys: Ratchet) -> str:

@@ -13,12 +13,14 @@ from functools import partial
 
 from paraaegis.cores import soon
 from paraaegis.crypto.mac import warm
+from paraaegis.crypto.shuffle import digest
 from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.privacy.ledger import METRICS, SECONDS, VOTES
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.binding import (
     chained,
     check_names,
+    content_of,
     seen_in,
     sign,
     take_counts,
@@ -68,7 +70,8 @@ def step(silo: Silo, state: ClientState, message: Message, keep: Keep = lambda _
     try:
         return _answered(silo, state, message, keep)
     except ForgedError:
-        return ClientState(weights=state.weights, phase="ended"), Ended(where=message.where)
+        ended = ClientState(weights=state.weights, phase="ended", number=state.number, attempt=state.attempt)
+        return ended, Ended(where=message.where)
 
 
 def _answered(silo: Silo, state: ClientState, message: Message, keep: Keep) -> tuple[ClientState, Message]:
@@ -97,16 +100,16 @@ def _begin(silo: Silo, state: ClientState, message: Begin, keep: Keep) -> tuple[
         soon(warm)  # a fresh process has more to do before it needs it
     watch = Stopwatch()  # its dict is the report's: phases that follow are in it when the reply is packed
     state = take_counts(silo, state, message)
-    state = rescued(silo, state, message.rescue)
+    state = replace(rescued(silo, state, message.rescue), once=b"")
     state, report = _catch_up(silo, state, message.aggregates, number - 1, watch, keep)
     if not message.train:
         return state, Reported(where=where, report=report)
-    answers = state.attempts if (number, attempt) == (state.number, state.attempt) else state.attempts + 1
-    if declined := _exhausted(silo, answers) or silo.ledger.refusal(silo.releases(number, attempt)):
+    model = digest(state.weights)
+    if declined := _exhausted(silo, number, attempt, model) or silo.ledger.refusal(silo.releases(number, attempt)):
         return state, Reported(where=where, report=report, declined=declined)
-    before = state = replace(state, held=state.keys.at(number, attempt))
-    step, seen = state.keys.step, soon(lambda: view(silo, before))
-    mark = soon(lambda: silo.fingerprint(step, seen.result()))  # which needs the secret order
+    state = replace(state, held=state.keys.at(number, attempt), model=model.hex())
+    step, seen = state.keys.step, view(silo, state, model)
+    mark = soon(lambda: silo.fingerprint(step, seen))  # which needs the secret order
     if silo.half.votes:
         soon(lambda: silo.places(step))  # the vote asks for them again, and hears of an error
     turn = algorithm.prepare(silo, state)
@@ -118,10 +121,9 @@ def _begin(silo: Silo, state: ClientState, message: Begin, keep: Keep) -> tuple[
         state,
         number=number,
         attempt=attempt,
-        attempts=answers,
         update=update,
         mark=mark.result(),
-        view=seen.result().hex(),
+        view=seen.hex(),
         nonce="",
         turn=turn,
         kept=None,
@@ -130,20 +132,22 @@ def _begin(silo: Silo, state: ClientState, message: Begin, keep: Keep) -> tuple[
     )
     if not silo.half.votes:
         return _send(silo, state, None, report, watch)
-    silo.ledger.record(silo.releases(number, attempt, [VOTES]))
+    silo.ledger.record(silo.releases(number, attempt, [VOTES], state.model))
     with watch("vote"):
         votes = algorithm.vote(silo, state.keys, update)
     ballot = Ballot(where=where, votes=votes, fingerprint=state.mark, report=report)
     return replace(state, phase="voted"), ballot
 
 
-def _exhausted(silo: Silo, answers: int) -> str:
-    """Why this client does not answer once more before the model has changed; empty if it does."""
-    if answers <= silo.plan.attempts:
+def _exhausted(silo: Silo, number: int, attempt: int, model: bytes) -> str:
+    """Why this client does not answer once more for this state of the model, in whatever run; empty if it does."""
+    answered = silo.ledger.answers(silo.name, model.hex()) - {(silo.plan.run, number, attempt)}
+    if len(answered) < silo.plan.attempts:
         return ""
     return (
-        f"{silo.name} has trained {silo.plan.attempts} times on this state of the model (privacy.attempts), and each "
-        "time the server learnt something; a round that is not void or interrupted is needed, so begin a new run"
+        f"{silo.name} has trained {len(answered)} times on this state of the model, and each time the server learnt "
+        f"something: privacy.attempts = {silo.plan.attempts} allows no more. Raise it in every silo, or begin a run "
+        "with another seed"
     )
 
 
@@ -164,7 +168,7 @@ def _send(
     number, attempt, update, step = state.number, state.attempt, state.update, state.keys.step
     if update is None:
         raise ProtocolError(f"{silo.name} has no update to send in round {number}")
-    silo.ledger.record(silo.releases(number, attempt))
+    silo.ledger.record(silo.releases(number, attempt, model=state.model))
     with watch("protect"):
         partition = None if elected is None else silo.partition(step, elected)
         turn = state.turn or algorithm.prepare(silo, state)
@@ -212,7 +216,7 @@ def _finish(silo: Silo, state: ClientState, message: Finish, keep: Keep) -> tupl
     if not 1 <= last <= silo.plan.rounds:
         raise ProtocolError(f"a run ends after one of its rounds 1 to {silo.plan.rounds}, got {last}")
     state = take_counts(silo, state, message)
-    state = rescued(silo, state, message.rescue)
+    state = replace(rescued(silo, state, message.rescue), once=b"")
     state, report = _catch_up(silo, state, message.aggregates, last, Stopwatch(), keep)
     return state, Reported(where=where, report=report)
 
@@ -224,7 +228,7 @@ def _catch_up(
     with watch("reveal"):
         for aggregate in aggregates:
             if aggregate.number == state.applied + 1:
-                state = _apply(silo, state, aggregate)
+                state = _apply(silo, state, aggregate, keep)
                 keep(state)
     if state.applied != until:
         came = [aggregate.number for aggregate in aggregates]
@@ -249,7 +253,17 @@ def _measured(silo: Silo, state: ClientState) -> Metrics:
         raise UpdateError(f"evaluate of {silo.name} must return a dict of numbers by name, got {came}") from error
 
 
-def _apply(silo: Silo, state: ClientState, aggregate: Aggregate) -> ClientState:
+def _pinned(state: ClientState, aggregate: Aggregate, keep: Keep) -> ClientState:
+    """Keep which sum of a round is going to be checked, before it is: whatever fails, no other one is looked at."""
+    content = content_of(aggregate)
+    if state.pinned not in ("", content):
+        raise ForgedError
+    state = replace(state, pinned=content)
+    keep(state)
+    return state
+
+
+def _apply(silo: Silo, state: ClientState, aggregate: Aggregate, keep: Keep) -> ClientState:
     number, attempt, chain = aggregate.number, aggregate.attempt, chained(state, aggregate)
     if aggregate.payload is None:  # the round was aborted
         if aggregate != Aggregate(number, attempt):
@@ -263,6 +277,8 @@ def _apply(silo: Silo, state: ClientState, aggregate: Aggregate) -> ClientState:
         elected = unpack_positions(aggregate.elected, silo.plan.k(number), silo.plan.length)
     # Clients of one process reveal one aggregate once; each applies it to its own model.
     state = replace(state, view=seen_in(silo, state, number))
+    if not silo.resident:
+        state = _pinned(state, aggregate, keep)
     key = (silo.plan.run, state.view, chain)
     delta = silo.deltas(key, lambda: algorithm.reveal(silo, state, aggregate, elected))
     return settled(replace(algorithm.apply(silo, state, delta, aggregate), chains=state.chains + chain))
@@ -280,5 +296,7 @@ def _check_begin(silo: Silo, state: ClientState, message: Begin) -> None:
         )
     if message.train and silo.name not in silo.plan.members(number):
         raise ProtocolError(f"{silo.name} is not drawn for round {number} and does not train in it")
+    if not (state.number or state.applied) and state.line != silo.root.line and message.rescue is None:
+        raise ProtocolError(f"the keys of {silo.name} were rotated since it joined this run: begin a new run")
     if message.train and state.opened == number and not silo.simulated:
         raise ProtocolError(f"{silo.name} gave out shares in round {number}: its update counts as sent")

@@ -13,7 +13,7 @@ from paraaegis.crypto.sealing import new_pair, public_of
 from paraaegis.crypto.shuffle import digest
 from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.privacy.ledger import SAMPLES
-from paraaegis.protocol.binding import check_once, proof_of_keys, prove_count, prove_once
+from paraaegis.protocol.binding import is_once, proof_of_keys, prove_count, prove_once
 from paraaegis.protocol.messages import Hello, Once, Peek, Rescue, RollCall, Snapshot, expect
 from paraaegis.protocol.round import checked
 from paraaegis.protocol.silo import Silo
@@ -25,6 +25,7 @@ class Given(msgspec.Struct, frozen=True, array_like=True):
     """What a client that fell far behind is given by a peer."""
 
     chains: str
+    line: bytes
     root: int
     joined: str
     keys: str
@@ -42,7 +43,7 @@ def hello(silo: Silo, state: ClientState, message: RollCall) -> tuple[ClientStat
     state = _joined(silo, state, message)
     if not plan.uniform:
         silo.ledger.record(silo.releases(0, 0, [SAMPLES]))
-    once, public = new_pair()
+    once, public = new_pair()  # erased with the next Begin or Finish
     return replace(state, once=once), Hello(
         where=where,
         config=plan.config,
@@ -50,7 +51,7 @@ def hello(silo: Silo, state: ClientState, message: RollCall) -> tuple[ClientStat
         weight=plan.weight(samples),
         joined=state.joined,
         root=state.root,
-        once=Once(public, prove_once(silo, public)),
+        once=Once(public, prove_once(silo, public, state.applied)),
         proofs=prove_count(silo),
         applied=state.applied,
         holds=state.number if state.phase == "sent" else 0,
@@ -64,7 +65,8 @@ def _joined(silo: Silo, state: ClientState, message: RollCall) -> ClientState:
     are later than those of the run, it says so, and the others move on or give it theirs with a model.
     """
     root, began = silo.root, state.number or state.applied
-    if state.held is not None and (began or message.root <= state.root):
+    moves = message.joined and message.root > state.root
+    if state.held is not None and (began or (state.line == root.line and not moves)):
         return state
     if message.joined and message.root > root.index:
         root = root.forward(message.root)
@@ -76,7 +78,7 @@ def _joined(silo: Silo, state: ClientState, message: RollCall) -> ClientState:
             "same, from the same lead"
         )
     silo.spend(root)
-    return replace(state, held=keys, root=root.index, joined=joined)
+    return replace(state, held=keys, line=root.line, root=root.index, joined=joined)
 
 
 def snapshot(silo: Silo, state: ClientState, message: Peek) -> Snapshot:
@@ -85,11 +87,14 @@ def snapshot(silo: Silo, state: ClientState, message: Peek) -> Snapshot:
     expect(message, Peek, where)
     if odd := sorted({*message.receivers} - {*silo.plan.clients} | {*message.receivers} & {silo.name}):
         raise ProtocolError(f"models are sealed to other clients of the run only, got {odd[0]!r}")
-    given = Given(state.chains, state.root, state.joined, state.keys.encoded(), state.weights.tobytes())
-    content, sealed = msgspec.msgpack.encode(given), {}
-    for name, (once, proof) in message.receivers.items():
-        check_once(silo, name, once, proof)
-        sealed[name] = Blob(silo.seal_to(name, content, "model", state.applied, once=once))
+    keys, model = state.keys.encoded(), state.weights.tobytes()
+    content = msgspec.msgpack.encode(Given(state.chains, state.line, state.root, state.joined, keys, model))
+    sealed = {
+        name: Blob(silo.seal_to(name, content, "model", state.applied, once=receiver.once))
+        for name, receiver in message.receivers.items()
+        # One that is not behind would be given keys that it has erased.
+        if receiver.applied <= state.applied and is_once(silo, name, receiver)
+    }
     return Snapshot(where=where, applied=state.applied, sealed=sealed)
 
 
@@ -106,10 +111,11 @@ def rescued(silo: Silo, state: ClientState, rescue: Rescue | None) -> ClientStat
         given = msgspec.msgpack.decode(opened, type=Given)
         weights = checked(np.frombuffer(given.weights, dtype=np.float32), silo, "snapshot")
         keys = Ratchet.decoded(given.keys)
-        if given.chains[: len(state.chains)] != state.chains:  # another past than this client was told
-            raise ForgedError
     except (msgspec.DecodeError, ValueError, UpdateError) as error:
         raise ForgedError from error
+    if given.chains[: len(state.chains)] != state.chains:  # another past than this client was told
+        raise ForgedError
+    _spend_given(silo, given)
     residual = state.residual
     if silo.half.withholds and state.phase != "idle" and state.number <= rescue.applied:
         residual = state.kept if state.phase == "sent" else state.update
@@ -118,15 +124,25 @@ def rescued(silo: Silo, state: ClientState, rescue: Rescue | None) -> ClientStat
             state,
             weights=weights,
             chains=given.chains,
+            line=given.line,
             root=given.root,
             joined=given.joined,
             held=keys,
-            once=b"",  # nobody can open it again
             applied=rescue.applied,
-            attempts=0,
+            pinned="",
             residual=residual,
         )
     )
+
+
+def _spend_given(silo: Silo, given: Given) -> None:
+    """Erase the root of a run whose keys came with a peer's model: they follow from it."""
+    if given.line != silo.root.line or given.root < silo.root.index:
+        return
+    root = silo.root.forward(given.root)
+    if not hmac.compare_digest(proof_of_keys(silo, silo.first_keys(root)), given.joined):
+        raise ForgedError
+    silo.spend(root)
 
 
 def settled(state: ClientState) -> ClientState:

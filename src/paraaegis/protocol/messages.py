@@ -151,10 +151,18 @@ class Finish(Message, frozen=True, tag="finish"):
     rescue: Rescue | None = None
 
 
-class Peek(Message, frozen=True, tag="peek"):
-    """Server: asks for the model, sealed to clients that fell far behind: one-time key by name, with its proof."""
+class Receiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A client that fell far behind: its one-time key, the rounds that it has applied, and its proof of both."""
 
-    receivers: dict[str, tuple[bytes, bytes]]
+    once: bytes
+    applied: int
+    proof: bytes
+
+
+class Peek(Message, frozen=True, tag="peek"):
+    """Server: asks for the model, sealed to these clients."""
+
+    receivers: dict[str, Receiver]
 
 
 class Snapshot(Message, frozen=True, tag="snapshot"):
@@ -270,7 +278,7 @@ def _blobs(message: Message) -> Iterator[tuple[str, Blob]]:
             yield "elected", message.positions
         case Upload():
             yield from (("shares", blob) for blob in message.shares.values())
-            yield from _payload_blobs(message.payload)
+            yield from payload_blobs(message.payload)
         case Survivors():
             yield from (("shares", blob) for blob in message.shares.values())
         case ShareSum():
@@ -288,11 +296,12 @@ def _news_blobs(message: Begin | Finish) -> Iterator[tuple[str, Blob]]:
         if aggregate.elected is not None:
             yield "elected", aggregate.elected
         if aggregate.payload is not None:
-            yield from _payload_blobs(aggregate.payload)
+            yield from payload_blobs(aggregate.payload)
 
 
-def _payload_blobs(payload: Payload) -> Iterator[tuple[str, Blob]]:
+def payload_blobs(payload: Payload) -> Iterator[tuple[str, Blob]]:
+    """The kind and bytes of each chunk of a payload."""
     for chunk in payload.chunks:
         yield payload.kind, chunk
     for part in payload.parts:
-        yield from _payload_blobs(part)
+        yield from payload_blobs(part)

@@ -14,6 +14,7 @@ from paraaegis.protocol.messages import (
     Hello,
     Message,
     Peek,
+    Receiver,
     Rescue,
     RollCall,
     Snapshot,
@@ -87,33 +88,38 @@ def rescue(desk: Desk, line: Line, where: Where, clients: Collection[str]) -> St
 
     A silent client is not waited upon: it says what it lacks when it is back, and gets it in the next round.
     """
-    yield from _recall(desk, line, [client for client in clients if client in desk.doubtful - desk.silent])
-    oldest = min((past.number for past in desk.state.history), default=1)
-    behind = {client for client in clients if desk.state.seen[client] + 1 < oldest} | desk.keyless
-    late = [client for client in clients if client in behind - desk.silent]
-    desk.rescues = {}
-    yield from _recall(desk, line, [client for client in late if client not in desk.onces])
-    receivers = {client: desk.onces[client] for client in late if client in desk.onces}
-    if not receivers:
+    desk.rescues, desk.onces = {}, {}
+    asked = desk.doubtful | set(_late(desk, clients))  # a one-time key is good until the next message
+    yield from _recall(desk, line, [client for client in clients if client in asked - desk.silent])
+    late = [client for client in _late(desk, clients) if client in desk.onces]
+    if not late:
         return
 
     def take(peer: str, reply: Message) -> None:
         snapshot = expect(reply, Snapshot, where)
         desk.rescues = {
-            client: Rescue(snapshot.applied, peer, receivers[client].public, sealed)
+            client: Rescue(snapshot.applied, peer, desk.onces[client].public, sealed)
             for client, sealed in snapshot.sealed.items()
-            if client in receivers
+            if client in late
         }
-        for client in desk.rescues:  # a one-time key serves once
-            desk.onces.pop(client, None)
         desk.keyless.difference_update(desk.rescues)
 
     peers = set(desk.plan.clients) - set(late) - desk.silent
     for peer in sorted(peers, key=lambda name: (-desk.state.seen[name], desk.plan.clients.index(name))):
-        given = {client: (once.public, once.proofs.get(peer, b"")) for client, once in receivers.items()}
-        yield from _ask_aside(desk, line, {peer: Peek(where=where, receivers=given)}, take)
+        receivers = {
+            client: Receiver(once.public, desk.state.seen[client], once.proofs.get(peer, b""))
+            for client, once in desk.onces.items()
+            if client in late
+        }
+        yield from _ask_aside(desk, line, {peer: Peek(where=where, receivers=receivers)}, take)
         if desk.rescues:
             return
+
+
+def _late(desk: Desk, clients: Collection[str]) -> list[str]:
+    """Clients that the kept aggregates do not reach, or that have no keys of this run."""
+    oldest = min((past.number for past in desk.state.history), default=1)
+    return [client for client in clients if desk.state.seen[client] + 1 < oldest or client in desk.keyless]
 
 
 def _recall(desk: Desk, line: Line, clients: Collection[str]) -> Steps:

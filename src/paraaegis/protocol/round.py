@@ -128,16 +128,15 @@ def reveal(silo: Silo, state: ClientState, aggregate: Aggregate, elected: Mask |
 
 def apply(silo: Silo, state: ClientState, delta: Vector | None, aggregate: Aggregate) -> ClientState:
     """Line 22, and the fate of what was withheld: it stays withheld, or all of it returns if it was not counted."""
-    weights, attempts = state.weights, state.attempts
+    weights = state.weights
     if delta is not None:
-        attempts = 0
         weights = checked(silo.learner.apply(read_only(weights), read_only(delta)), silo, "apply")
     residual = state.residual
     if state.number == aggregate.number and silo.half.withholds and state.update is not None:
         sent = state.phase == "sent" and state.attempt == aggregate.attempt
         residual = state.kept if sent and silo.name in aggregate.clients else state.update
     keys = state.keys.at(aggregate.number + 1, 0)  # those of this round are not needed any more
-    return replace(state, weights=weights, residual=residual, applied=aggregate.number, held=keys, attempts=attempts)
+    return replace(state, weights=weights, residual=residual, applied=aggregate.number, held=keys, pinned="")
 
 
 def checked(vector: Vector, silo: Silo, method: str) -> Vector:

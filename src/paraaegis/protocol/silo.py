@@ -57,18 +57,20 @@ class Silo:
 
     @property
     def reports_seconds(self) -> bool:
-        """Whether its seconds reach a server. In one process there is none."""
-        return "seconds" in self.tells and not self.resident
+        """Whether its seconds count as told: in one process, and in a simulation, there is nobody to hide them from."""
+        return "seconds" in self.tells and not self.resident and not self.simulated
 
     @property
     def keyed(self) -> bool:
         """Whether the method's clients share keys, by which they check what the server passes on."""
         return any(part.server != "clear" for part in self.half.exposures)
 
-    def releases(self, number: int, attempt: int, parts: Iterable[Exposure] | None = None) -> list[Release]:
-        """What this client lets go in this round: these parts, or those of its update."""
+    def releases(
+        self, number: int, attempt: int, parts: Iterable[Exposure] | None = None, model: str = ""
+    ) -> list[Release]:
+        """What this client lets go in this round: these parts, or those of its update, trained on this model."""
         parts = self.half.exposures if parts is None else parts
-        return releases_of(parts, self.name, number, attempt, self.simulated, self.plan.run)
+        return releases_of(parts, self.name, number, attempt, self.simulated, self.plan.run, model)
 
     def first_keys(self, root: Root) -> Ratchet:
         """The keys of this run that follow from a root. A simulation's depend on nothing but the seed."""

@@ -34,12 +34,14 @@ class ClientState:
     attempt: int = 0
     applied: int = 0
     held: Ratchet | None = None  # the keys of the round that it is in, or waits for; see `keys`
-    root: int = 0  # which run of its federation's keys this is
+    line: bytes = b""  # names the line of roots that these come from
+    root: int = 0  # which run of that line this is
     joined: str = ""  # what it proves to be in this run by, and others move on to its keys by
     once: bytes = field(default=b"", repr=False)  # private key that the next snapshot is sealed to
-    attempts: int = 0  # of round `number` that it answered
     counts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # weights by client, fixed
     chains: str = ""  # digest of all that it was told, after each round: 64 hexadecimal digits each; see binding.py
+    pinned: str = ""  # digest of the next round's sum, once it is being checked
+    model: str = ""  # digest of the model that round `number` was trained on
     view: str = ""  # what it believed when round `number` began; see binding.py
     nonce: str = ""  # of its upload in round `number`
     share: NDArray[np.int64] | None = None  # lwe-secagg, sent: its share of its own secret
@@ -76,7 +78,7 @@ class ClientState:
     def to_arrays(self) -> Arrays:
         """Named arrays that `from_arrays` reads back."""
         found = {name: getattr(self, name) for name in self._stored()}
-        found |= {"held": self.held.encoded() if self.held else "", "once": self.once.hex()}
+        found |= {"held": self.held.encoded() if self.held else "", "once": self.once.hex(), "line": self.line.hex()}
         return {name: np.asarray(value) for name, value in found.items() if value is not None}
 
     @classmethod
@@ -86,10 +88,10 @@ class ClientState:
         if "weights" not in arrays or not set(arrays) <= known:
             raise RunError(f"a client's state has the arrays {sorted(known)}, got {sorted(arrays)}")
         values: dict[str, Any] = {name: value if value.ndim else value.item() for name, value in arrays.items()}
-        held, once = values.pop("held", ""), values.pop("once", "")
+        held, once, line = (values.pop(name, "") for name in ("held", "once", "line"))
         try:
             keys = Ratchet.decoded(held) if held else None
-            return cls(**values, held=keys, once=bytes.fromhex(once))
+            return cls(**values, held=keys, once=bytes.fromhex(once), line=bytes.fromhex(line))
         except ValueError as error:
             raise RunError(f"a client's stored keys are damaged: {error}") from error
 

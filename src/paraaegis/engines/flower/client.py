@@ -6,15 +6,17 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from paraaegis.crypto.enrol import Asking
 from paraaegis.engines.flower.frames import from_records, to_error, to_records
 from paraaegis.engines.flower.store import Store
-from paraaegis.errors import ForgedError, ParaAegisError, ProtocolError, UpdateError
+from paraaegis.errors import ConfigError, CryptoError, ForgedError, PrivacyError, ProtocolError, UpdateError
 from paraaegis.protocol import client
 from paraaegis.protocol.messages import Begin, Ended, Finish, Frames, pack, unpack
 from paraaegis.protocol.silo import Silo
@@ -31,17 +33,21 @@ class Node(Protocol):
     def card(self) -> dict[str, str | int | bytes | bool]:
         """The fields of a Card."""
 
-    def ask(self, lead_public: bytes) -> tuple[bytes, bytes]:
-        """A one-time key that the lead is to seal the federation's secrets to, and its proof."""
+    def ask(self, lead_public: bytes) -> Asking:
+        """Ask the lead for the federation's secrets."""
 
-    def seal(self, asking: Mapping[str, tuple[bytes, bytes, bytes]]) -> dict[str, bytes]:
-        """As lead: the federation's secrets, sealed to these silos: public key, one-time key and proof by name."""
+    def seal(self, asking: Mapping[str, Asking]) -> dict[str, bytes]:
+        """As lead: the federation's secrets, sealed to these silos."""
 
     def open(self, sealed: bytes, lead_public: bytes) -> None:
         """Take up secrets that the lead sealed."""
 
     def silo(self, run: str) -> AbstractContextManager[Silo]:
         """The node's client of the run of this name, while the context lasts."""
+
+    @property
+    def spent(self) -> int:
+        """How long its ledger is, in bytes."""
 
     def finished(self, state: ClientState) -> None:
         """Told when a run is over, with the final model."""
@@ -60,20 +66,17 @@ def make_client_app(open_node: Callable[[Mapping[str, Any]], Node]) -> ClientApp
         lead = message.content.config_records["lead"]["public"]
 
         def asked() -> RecordDict:
-            once, proof = open_node(context.node_config).ask(lead)
-            return RecordDict({"asked": ConfigRecord({"once": once, "proof": proof})})
+            return RecordDict({"asked": ConfigRecord(asdict(open_node(context.node_config).ask(lead)))})
 
         return _replied(message, asked)
 
     @app.query("seal")  # type: ignore[untyped-decorator]
     def seal(message: Message, context: Context) -> Message:
-        asking = {
-            name: (bytes(given["public"]), bytes(given["once"]), bytes(given["proof"]))
-            for name, given in message.content.config_records.items()
-        }
-        return _replied(
-            message, lambda: RecordDict({"sealed": ConfigRecord(open_node(context.node_config).seal(asking))})
-        )
+        def sealed() -> RecordDict:
+            asking = {name: Asking(**given) for name, given in message.content.config_records.items()}
+            return RecordDict({"sealed": ConfigRecord(open_node(context.node_config).seal(asking))})
+
+        return _replied(message, sealed)
 
     @app.query("open")  # type: ignore[untyped-decorator]
     def take(message: Message, context: Context) -> Message:
@@ -101,9 +104,9 @@ def _replied(message: Message, work: Callable[[], RecordDict]) -> Message:
     except UpdateError:  # it may name a value of the update
         traceback.print_exc()
         content = to_error("its update cannot be sent; the reason is in its node's log")
-    except ParaAegisError as error:
+    except (ProtocolError, ConfigError, CryptoError, PrivacyError) as error:
         content = to_error(str(error))
-    except Exception:  # what a learner says in an error may hold data: it stays in the node's log
+    except Exception:  # other texts may hold data, paths or counts: they stay in the node's log
         traceback.print_exc()
         content = to_error("it failed; the reason is in its node's log")
     return Message(content, reply_to=message)
@@ -118,15 +121,15 @@ def answer(node: Node, frames: Frames) -> Frames:
     with node.silo(run) as silo, Store(node.folder / "runs" / run) as store:
         if store.forgotten:
             raise ProtocolError(f"run {run} is over and its state is gone; each round is answered once")
-        state = client.start(silo) if store.empty else store.state()
+        state = client.start(silo) if store.empty else store.state(lambda: client.start(silo).weights)
         trains = isinstance(message, Begin) and message.train
         again = trains and message.where.number == state.number  # a round that was interrupted is trained anew
         if trains and (learnt := store.learner(again)):
             silo.learner.load(learnt)
-        new, reply = client.step(silo, state, message, store.save)
+        new, reply = client.step(silo, state, message, lambda kept: store.save(kept, spent=node.spent))
         ended = isinstance(reply, Ended)
         if new is not state:
-            store.save(new, silo.learner.state() if trains and not ended else None, again)
+            store.save(new, silo.learner.state() if trains and not ended else None, again, node.spent)
         if ended:
             sys.stderr.write(f"{silo.name}, run {run}: {ForgedError()}\n")  # for its people; the server hears less
         elif isinstance(message, Finish):

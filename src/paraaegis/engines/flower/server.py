@@ -89,11 +89,8 @@ class GridCarrier:
         self._say(f"{lead} seals the federation's secrets to {', '.join(others)}")
         question = RecordDict({"lead": ConfigRecord({"public": leading})})
         asked = self._ask(dict.fromkeys(others, question), "query.ask")
-        asking = {
-            client: ConfigRecord({"public": self._cards[client].public, **content.config_records["asked"]})
-            for client, content in asked.items()
-        }
-        sealed = self._ask({lead: RecordDict(dict(asking))}, "query.seal")[lead]
+        asking = {client: content.config_records["asked"] for client, content in asked.items()}
+        sealed = self._ask({lead: RecordDict(asking)}, "query.seal")[lead]
         parcels = {
             client: RecordDict({"sealed": ConfigRecord({"secrets": secrets, "lead": leading})})
             for client, secrets in sealed.config_records["sealed"].items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,20 +21,20 @@ from numpy.typing import NDArray
 from paraaegis.errors import RunError
 from paraaegis.files import sync_folder, write_whole
 from paraaegis.protocol.state import ClientState
-from paraaegis.types import Arrays
+from paraaegis.types import Arrays, Vector
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
     files: dict[str, str] = {}
     values: dict[str, int | float | str] = {}
     written: int = 0
-    over: bool = False  # the run is over; without files it is forgotten too, and never begun again
+    over: bool = False  # the run is over; without values it is forgotten too, and never begun again
+    spent: int = 0  # bytes of the client's ledger when this was written
 
 
-def took_part(runs: Path) -> bool:
-    """Whether a client answered a round of any run whose state lies in this folder."""
-    manifests = [_read(path) for path in runs.glob("*/manifest.json")]
-    return any(one.over or one.values.get("state/number", 0) for one in manifests)
+def most_spent(runs: Path) -> int:
+    """How long the client's ledger was, at least, by the runs whose states lie in this folder."""
+    return max((_read(path).spent for path in runs.glob("*/manifest.json")), default=0)
 
 
 def _read(path: Path) -> _Manifest:
@@ -76,30 +76,44 @@ class Store:
     @property
     def empty(self) -> bool:
         """Whether nothing was saved yet."""
-        return not self._manifest.files
+        return not self._manifest.values
 
     @property
     def forgotten(self) -> bool:
         """Whether a run was played to its end here and its state is gone: answering it anew would repeat its orders."""
         return self._manifest.over and self.empty
 
-    def state(self) -> ClientState:
-        """The client's state as it was saved last."""
-        return ClientState.from_arrays(self._part("state"))
+    def state(self, initial: Callable[[], Vector] | None = None) -> ClientState:
+        """The client's state as it was saved last; `initial` makes the first model, which is not kept."""
+        arrays = self._part("state")
+        if "weights" not in arrays and initial is not None:
+            arrays["weights"] = initial()
+        return ClientState.from_arrays(arrays)
 
     def learner(self, again: bool = False) -> Arrays:
         """The learner's state as it was saved last; `again`: as it was before that, to train in a round once more."""
         return self._part("before" if again else "learner")
 
-    def save(self, state: ClientState, learner: Mapping[str, NDArray[Any]] | None = None, again: bool = False) -> None:
-        """Keep a new state; arrays that are still the loaded ones are not written. None: the learner is as it was."""
+    def save(
+        self,
+        state: ClientState,
+        learner: Mapping[str, NDArray[Any]] | None = None,
+        again: bool = False,
+        spent: int = 0,
+    ) -> None:
+        """Keep a new state; arrays that are still the loaded ones are not written. None: the learner is as it was.
+
+        `spent` is how long the client's ledger is.
+        """
         arrays = {f"state/{name}": value for name, value in state.to_arrays().items()}
+        if not (state.number or state.applied):
+            del arrays["state/weights"]  # the first model, which its learner makes again
         arrays |= {f"learner/{name}": value for name, value in (learner or {}).items()}
         old = {name: file for name, file in self._manifest.files.items() if not name.startswith("state/")}
         if learner is not None:
             past = "before/" if again else "learner/"
             old = {f"before/{name.removeprefix(past)}": file for name, file in old.items() if name.startswith(past)}
-        manifest = _Manifest(files=old, written=self._manifest.written + 1)
+        manifest = _Manifest(files=old, written=self._manifest.written + 1, spent=spent)
         for name, array in arrays.items():
             if array.ndim == 0 and name.startswith("state/"):  # a learner's may be of any kind
                 manifest.values[name] = array.item()
@@ -119,7 +133,7 @@ class Store:
             # A run that goes on is not over; one that is damaged is no reason not to end this one.
             with suppress(BlockingIOError, RunError), Store(folder, wait=False) as past:
                 if past._manifest.over:
-                    past._replace(_Manifest(over=True))
+                    past._replace(_Manifest(over=True, spent=past._manifest.spent))
 
     def _part(self, part: str) -> Arrays:
         found = {
