@@ -105,7 +105,8 @@ def _begin(silo: Silo, state: ClientState, message: Begin, keep: Keep) -> tuple[
     if not message.train:
         return state, Reported(where=where, report=report)
     model = digest(state.weights)
-    if declined := _exhausted(silo, number, attempt, model) or silo.ledger.refusal(silo.releases(number, attempt)):
+    releases = silo.releases(number, attempt, model=model.hex())
+    if declined := _exhausted(silo, number, attempt, model) or silo.ledger.refusal(releases):
         return state, Reported(where=where, report=report, declined=declined)
     state = replace(state, held=state.keys.at(number, attempt), model=model.hex())
     step, seen = state.keys.step, view(silo, state, model)
