@@ -24,7 +24,7 @@ Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
 MOST = 1e30  # beyond it a float32 soon overflows
-HERE = ("engine.", "data.folder")  # keys that say how and where a run runs, and change no result
+HERE = ("engine.", "data.folder", "privacy.attempts")  # keys that change no result, and may differ between silos
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -147,7 +147,7 @@ class Config(Section, frozen=True):
     def digest(self) -> str:
         """A fingerprint of everything that changes a result, equal for all who take part."""
         relevant = msgspec.to_builtins(self)
-        del relevant["engine"], relevant["data"]["folder"]
+        del relevant["engine"], relevant["data"]["folder"], relevant["privacy"]["attempts"]
         return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()
 
 

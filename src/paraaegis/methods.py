@@ -84,6 +84,10 @@ def _grid(_config: Config, _pool: Pool | None) -> ServerHalf:
     return ServerHalf(votes=False, open=lambda length, _k: GridSum(length))
 
 
+def _plain(_config: Config, _pool: Pool | None) -> ServerHalf:
+    return ServerHalf(votes=False, open=lambda length, _k: GridSum(length), keyed=False)
+
+
 def _cipher(config: Config, pool: Pool | None) -> ServerHalf:
     chosen = profile(config.protect.profile)
     return ServerHalf(votes=False, open=lambda length, _k: CkksSum(chosen, length, pool))
@@ -106,7 +110,7 @@ def _shares(config: Config, _pool: Pool | None) -> ServerHalf:
 
 
 METHODS: dict[str, Method] = {
-    "fedavg": Method("no protection; the reference", lambda _: Whole(Guard(Plain())), _grid, noisy=False),
+    "fedavg": Method("no protection; the reference", lambda _: Whole(Guard(Plain())), _plain, noisy=False),
     "dp-fedavg": Method("everything clipped and noised", lambda m: Whole(m.gaussian), _grid),
     "varying-dp": Method(
         "everything clipped and noised, the noise a geometric series within the same budget",

@@ -869,3 +869,43 @@ def test_the_server_holds_no_model():
     model = done.model().tobytes()
     assert holding(done.hand.states, model=model) == {"model"}
     assert holding(done.desk, model=model) == set()
+
+
+@pytest.mark.parametrize("nonce_and_tag", [(b"", b""), (bytes(16), b""), (bytes(15), bytes(8)), (bytes(16), bytes(9))])
+def test_an_upload_without_a_proper_nonce_and_tag_is_dropped_and_spoils_nothing(nonce_and_tag):
+    playing = hand(*STATIC)
+
+    def spoil(client, request, answer):
+        reply = unpack(answer())
+        if client == "client-4" and isinstance(reply, Upload) and reply.where.number == 2:
+            reply = msgspec.structs.replace(reply, nonce=nonce_and_tag[0], tag=nonce_and_tag[1])
+        return pack(reply)
+
+    done = served(playing, spoil)
+    assert [len(line.clients) for line in done.lines] == [5, 4, 5]
+    assert "a nonce of 16 and a tag of 8 bytes were expected" in done.lines[1].dropped["client-4"]
+
+
+def test_a_client_without_keys_of_the_run_is_asked_nothing_until_it_has_some():
+    """Its own keys are of a later run: a sum under them would look forged to it."""
+    playing = hand(*STATIC)
+    asked = []
+
+    def late(client, request, answer):
+        if client == "client-4":
+            number = request.where.number
+            if isinstance(request, RollCall) and number == 0 and playing.states[client].applied == 0 and asked:
+                reply = unpack(answer())
+                return pack(msgspec.structs.replace(reply, root=5, joined="00" * 16))  # as if its own were later ones
+            asked.append(type(request))
+            if isinstance(request, Begin):
+                return None if len(asked) == 2 else "it has lost its disk"
+        if isinstance(request, Peek):
+            return "no model to give"
+        return answer()
+
+    done = Served(playing, late)
+    done.desk.plan = replace(done.desk.plan, quorum=4)
+    done.run()
+    assert [len(line.clients) for line in done.lines] == [4, 4, 4]
+    assert playing.states["client-4"].phase != "ended"

@@ -58,8 +58,8 @@ class Mechanism:
         method = find_method(config.protect.method)
         self.config, self.length, self.names = config, length, config.names
         self.half, self.server = method.client(Materials(config)), method.server(config, None)
-        self._keys = Root.new().begin("audit")
-        self.partition = _halves(self._keys.step, length) if self.half.votes else None
+        self._step = Root.new().begin("audit").step  # one for all rounds: the noise is audited, not the keys
+        self.partition = _halves(self._step, length) if self.half.votes else None
         self.weights = _weights(len(self.names))
         self.noised = {part.what: (part, part.noise) for part in self.half.exposures if part.noise}
         signs = np.random.default_rng().choice([-1.0, 1.0], length)
@@ -79,15 +79,14 @@ class Mechanism:
 
     def sight(self, number: int, attempt: int) -> Sight:
         """What the aggregate of this round and attempt is read with."""
-        step = self._keys.at(number, attempt).step
-        return Sight(number, attempt, step, len(self.names), self.weights[0], self.partition)
+        return Sight(number, attempt, self._step, len(self.names), self.weights[0], self.partition)
 
     def turn(self, index: int, number: int, attempt: int) -> Turn:
         """What a client's upload of this round and attempt is made with."""
         return Turn(
             number=number,
             attempt=attempt,
-            step=self._keys.at(number, attempt).step,
+            step=self._step,
             clients=len(self.names),
             heaviest=self.weights[0],
             partition=self.partition,

@@ -168,7 +168,7 @@ class SiloNode:
         if not run.startswith(short_name(config)):
             raise ConfigError(
                 f"the run {run} is of another configuration than this silo's, {short_name(config)}: compare the "
-                "config.toml here with the operator's; only the table engine may differ"
+                "config.toml here with the operator's; only the table engine and privacy.attempts may differ"
             )
         method = find_method(config.protect.method)
         if strangers := [name for name in config.names if name not in keys.roster]:

@@ -56,12 +56,12 @@ def chained(state: ClientState, aggregate: Aggregate) -> str:
     return _hash(state.chain, *outcome).hex()
 
 
-def content_of(aggregate: Aggregate) -> str:
+def content_of(aggregate: Aggregate, elected: Mask | None) -> str:
     """A digest of a sum as it was received; refuses damaged bytes, which may be sent again."""
     outcome = aggregate.number, aggregate.attempt, aggregate.clients, aggregate.nonces, aggregate.tag
     whole = hashlib.sha256(msgspec.msgpack.encode(outcome))
-    if aggregate.elected is not None:
-        whole.update(aggregate.elected.view)
+    if elected is not None:
+        whole.update(np.packbits(elected).tobytes())
     for kind, blob in () if aggregate.payload is None else payload_blobs(aggregate.payload):
         if kind == "ckks":
             check_whole(blob.view)

@@ -67,10 +67,17 @@ def step(silo: Silo, state: ClientState, message: Message, keep: Keep = lambda _
     """
     if state.phase == "ended":
         return state, Ended(where=message.where)
+    kept = [state]
+
+    def keeping(new: ClientState) -> None:
+        kept[:] = [new]
+        keep(new)
+
     try:
-        return _answered(silo, state, message, keep)
+        return _answered(silo, state, message, keeping)
     except ForgedError:
-        ended = ClientState(weights=state.weights, phase="ended", number=state.number, attempt=state.attempt)
+        last = kept[0]
+        ended = ClientState(last.weights, "ended", last.number, last.attempt, last.applied)
         return ended, Ended(where=message.where)
 
 
@@ -147,8 +154,8 @@ def _exhausted(silo: Silo, number: int, attempt: int, model: bytes) -> str:
         return ""
     return (
         f"{silo.name} has trained {len(answered)} times on this state of the model, and each time the server learnt "
-        f"something: privacy.attempts = {silo.plan.attempts} allows no more. Raise it in every silo, or begin a run "
-        "with another seed"
+        f"something: privacy.attempts = {silo.plan.attempts} allows no more. Raise it in this silo's configuration, or "
+        "begin a run with another seed"
     )
 
 
@@ -254,9 +261,10 @@ def _measured(silo: Silo, state: ClientState) -> Metrics:
         raise UpdateError(f"evaluate of {silo.name} must return a dict of numbers by name, got {came}") from error
 
 
-def _pinned(state: ClientState, aggregate: Aggregate, keep: Keep) -> ClientState:
+def _pinned(silo: Silo, state: ClientState, aggregate: Aggregate, elected: Mask | None, keep: Keep) -> ClientState:
     """Keep which sum of a round is going to be checked, before it is: whatever fails, no other one is looked at."""
-    content = content_of(aggregate)
+    algorithm.check_sum(silo, aggregate, elected)
+    content = content_of(aggregate, elected)
     if state.pinned not in ("", content):
         raise ForgedError
     state = replace(state, pinned=content)
@@ -269,6 +277,8 @@ def _apply(silo: Silo, state: ClientState, aggregate: Aggregate, keep: Keep) -> 
     if aggregate.payload is None:  # the round was aborted
         if aggregate != Aggregate(number, attempt):
             raise ProtocolError(f"round {number} came without a sum, but with clients, nonces, a tag or positions")
+        if state.pinned:  # a sum of this round was being checked
+            raise ForgedError
         return settled(replace(algorithm.apply(silo, state, None, aggregate), chains=state.chains + chain))
     check_names(silo, state, aggregate)
     elected = None
@@ -279,7 +289,7 @@ def _apply(silo: Silo, state: ClientState, aggregate: Aggregate, keep: Keep) -> 
     # Clients of one process reveal one aggregate once; each applies it to its own model.
     state = replace(state, view=seen_in(silo, state, number))
     if not silo.resident:
-        state = _pinned(state, aggregate, keep)
+        state = _pinned(silo, state, aggregate, elected, keep)
     key = (silo.plan.run, state.view, chain)
     delta = silo.deltas(key, lambda: algorithm.reveal(silo, state, aggregate, elected))
     return settled(replace(algorithm.apply(silo, state, delta, aggregate), chains=state.chains + chain))

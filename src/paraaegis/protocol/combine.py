@@ -43,6 +43,7 @@ class ServerHalf:
     votes: bool
     open: Callable[[int, int], Sum]
     shares: str = ""
+    keyed: bool = True  # whether its clients share keys and authenticate what they send
 
 
 class GridSum:

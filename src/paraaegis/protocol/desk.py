@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from paraaegis.crypto.mac import add_tags
+from paraaegis.crypto.mac import NONCE_BYTES, TAG_BYTES, add_tags
 from paraaegis.errors import CryptoError, DriftError, LostTrustError, ProtocolError
 from paraaegis.protocol.combine import ServerHalf, Sum
 from paraaegis.protocol.messages import (
@@ -51,6 +51,7 @@ class Reply:
     lost: bool = False
 
 
+ENDED = "ended the run, because a check of what the server passed on failed"
 BELIEFS = "models, secret orders, rosters, sample counts, elected positions or past rounds"
 Keep = Callable[[Aggregate], Aggregate]
 Item = Exchange | Line | ServerState | None
@@ -67,12 +68,11 @@ class Desk:
     def __init__(self, plan: Plan, half: ServerHalf, state: ServerState, keep: Keep = lambda past: past) -> None:
         self.plan, self.half, self.state, self._keep = plan, half, state, keep
         self.silent: set[str] = set()  # who did not answer when it was last asked
-        self.doubtful: set[str] = set()  # who answered with an error: what it has is asked anew
+        self.doubtful: set[str] = set()  # who answered with an error: what it has is asked again
         self.told: dict[str, tuple[int, int]] = {}  # the round in which a client said which round's vote it knows
         self.rescues: dict[str, Rescue] = {}
-        self.onces: dict[str, Once] = {}  # one-time keys that clients can be given a model by
+        self.onces: dict[str, Once] = {}  # one-time keys that a peer's model is sealed to
         self.keyless: set[str] = set()  # who has no keys of this run and needs a model that brings them
-        self._ended: set[str] = set()  # whose check of what this server passed on has failed
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}
 
@@ -85,7 +85,8 @@ class Desk:
         """The line of a round that begins now."""
         self._started = time.perf_counter()
         elected = self.plan.k(number) if self.half.votes else 0
-        return Line(round=number, ratio=self.plan.schedule.ratio_at(number), elected=elected)
+        ratio, out = self.plan.schedule.ratio_at(number), dict.fromkeys(self.state.ended, ENDED)
+        return Line(round=number, ratio=ratio, elected=elected, dropped=out)
 
     def ask(self, line: Line, messages: Mapping[str, Message], take: Callable[[str, Message], None]) -> Asked:
         """One exchange. Returns who answered well; who did not is named in the line, with the reason."""
@@ -132,13 +133,14 @@ class Desk:
         return True
 
     def _end(self, client: str) -> None:
-        self._ended.add(client)
-        if len(self.plan.clients) - len(self._ended) < self.plan.quorum:
+        if client not in self.state.ended:
+            self.state.ended.append(client)
+        if len(self.plan.clients) - len(self.state.ended) < self.plan.quorum:
             raise LostTrustError(
-                f"{', '.join(sorted(self._ended))} ended the run, because a check of what the server passed on failed; "
-                f"fewer than {self.plan.quorum} clients are left. Find out who changed a message or a sum"
+                f"{', '.join(sorted(self.state.ended))} {ENDED}; fewer than {self.plan.quorum} clients "
+                "are left. Find out who changed a message or a sum"
             )
-        raise ProtocolError("ended the run, because a check of what the server passed on failed")
+        raise ProtocolError(ENDED)
 
     def note(self, client: str, report: Report) -> None:
         """Keep a client's report for the lines that it belongs to."""
@@ -146,6 +148,13 @@ class Desk:
 
     def take_upload(self, client: str, upload: Upload, total: Sum, uploads: dict[str, Upload]) -> None:
         """Add an upload to the sum if it fits the others, and keep what is left of it."""
+        sizes_due = (NONCE_BYTES, TAG_BYTES) if self.half.keyed else (0, 0)
+        if (len(upload.nonce), len(upload.tag)) != sizes_due:
+            raise ProtocolError(
+                "a nonce of {} and a tag of {} bytes were expected, got {} and {}".format(
+                    *sizes_due, len(upload.nonce), len(upload.tag)
+                )
+            )
         prints = {name: one.fingerprint for name, one in uploads.items()}
         same({**prints, client: upload.fingerprint}, BELIEFS)
         total.add(upload.payload)

@@ -157,7 +157,7 @@ def serve_lwe_round(desk: Desk, number: int) -> Steps:
         rows[members.index(client)] = np.frombuffer(row.view, "<u4").astype(np.int64)
 
     yield from rescue(desk, line, where, called(desk, set(members)))
-    answered = yield from desk.ask(line, begins(desk, where, set(members)), take_upload)
+    answered = yield from desk.ask(line, begins(desk, line, where, set(members)), take_upload)
     yield from desk.conclude(answered, number - 1)
     survivors = [client for client in answered if client in uploads]
     if desk.stop(line, survivors):

@@ -25,7 +25,7 @@ from paraaegis.protocol.state import Line
 
 
 def roll_call(desk: Desk) -> RollCall:
-    """The question who is there, with what the others' keys are known by."""
+    """Ask who is present, with a proof of the run's keys."""
     return RollCall(where=desk.plan.where(0), root=desk.state.root, joined=desk.state.agreed[1])
 
 
@@ -123,7 +123,7 @@ def _late(desk: Desk, clients: Collection[str]) -> list[str]:
 
 
 def _recall(desk: Desk, line: Line, clients: Collection[str]) -> Steps:
-    """Ask anew what these have: one that lost its disk is further behind than it was."""
+    """Ask again what these have: one that lost its disk is further behind than it was."""
     where = desk.plan.where(0)
 
     def take(client: str, reply: Message) -> None:
@@ -145,10 +145,18 @@ def _ask_aside(desk: Desk, line: Line, messages: Mapping[str, Message], take: Ca
 
 def called(desk: Desk, members: set[str]) -> list[str]:
     """Who hears of a round: members, who train in it, and evaluators, who only report."""
-    return [client for client in desk.plan.clients if client in members or client in desk.plan.evaluators]
+    told = (members | {*desk.plan.evaluators}) - {*desk.state.ended}
+    return [client for client in desk.plan.clients if client in told]
 
 
-def begins(desk: Desk, where: Where, members: set[str]) -> dict[str, Message]:
+def ready(desk: Desk, line: Line, clients: Collection[str]) -> list[str]:
+    """Those of these clients that have this run's keys, or are given them now; the others are named in the line."""
+    lacking = desk.keyless - desk.rescues.keys()
+    line.dropped.update({client: "has no keys of this run yet" for client in clients if client in lacking})
+    return [client for client in clients if client not in lacking]
+
+
+def begins(desk: Desk, line: Line, where: Where, members: set[str]) -> dict[str, Message]:
     """The round's first messages."""
     return {
         client: Begin(
@@ -159,7 +167,7 @@ def begins(desk: Desk, where: Where, members: set[str]) -> dict[str, Message]:
             proofs=proofs(desk, client),
             rescue=desk.rescues.get(client),
         )
-        for client in called(desk, members)
+        for client in ready(desk, line, called(desk, members))
     }
 
 

@@ -23,7 +23,7 @@ from paraaegis.protocol.protect import Protected, Sight, Turn
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import Tally, cast, pack_positions, select
-from paraaegis.types import Blob, Mask, Vector
+from paraaegis.types import Blob, Mask, Payload, Vector
 
 
 def train(silo: Silo, state: ClientState, number: int) -> Vector:
@@ -95,7 +95,7 @@ def serve_round(desk: Desk, number: int) -> Steps:
             take_upload(client, reply)
 
     yield from rescue(desk, line, where, called(desk, members))
-    answered = yield from desk.ask(line, begins(desk, where, members), take_first)  # lines 4 to 9
+    answered = yield from desk.ask(line, begins(desk, line, where, members), take_first)  # lines 4 to 9
     yield from desk.conclude(answered, number - 1)
     counted = [client for client in answered if client in members - line.declined.keys()]
     if desk.stop(line, counted):
@@ -111,19 +111,23 @@ def serve_round(desk: Desk, number: int) -> Steps:
 
 def reveal(silo: Silo, state: ClientState, aggregate: Aggregate, elected: Mask | None) -> Vector:
     """Lines 20 and 21: decrypt, reorganise, check; the mean over the clients in the sum."""
-    payload, number, attempt = aggregate.payload, aggregate.number, aggregate.attempt
+    payload, number, attempt = check_sum(silo, aggregate, elected), aggregate.number, aggregate.attempt
     step = state.keys.at(number, attempt).step
-    if payload is None or payload.length != silo.plan.length:
-        raise ProtocolError(f"round {number} should carry {silo.plan.length} values, got {payload and payload.length}")
-    partition = None
-    if silo.half.votes:
-        if elected is None:
-            raise ProtocolError(f"round {number} came without its elected positions")
-        partition = silo.partition(step, elected)
+    partition = silo.partition(step, elected) if silo.half.votes and elected is not None else None
     sight = Sight(number, attempt, step, silo.plan.sampled, state.heaviest, partition)
     revealed = silo.half.reveal(payload, sight)
     verify(silo, state, aggregate, revealed.parts, elected)
     return from_grid(revealed.steps, revealed.worth * (state.total / weight_of(silo, state, aggregate)))
+
+
+def check_sum(silo: Silo, aggregate: Aggregate, elected: Mask | None) -> Payload:
+    """The sum that a round should bring, as far as it shows without a key."""
+    payload, number = aggregate.payload, aggregate.number
+    if payload is None or payload.length != silo.plan.length:
+        raise ProtocolError(f"round {number} should carry {silo.plan.length} values, got {payload and payload.length}")
+    if silo.half.votes and elected is None:
+        raise ProtocolError(f"round {number} came without its elected positions")
+    return payload
 
 
 def apply(silo: Silo, state: ClientState, delta: Vector | None, aggregate: Aggregate) -> ClientState:

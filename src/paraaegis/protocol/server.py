@@ -11,7 +11,7 @@ from paraaegis.errors import ProtocolError
 from paraaegis.protocol.desk import Desk, Exchange, Item, Reply, Steps
 from paraaegis.protocol.lwe_round import serve_lwe_round
 from paraaegis.protocol.messages import Finish, Hello, Message, Reported, RollCall, expect
-from paraaegis.protocol.news import counts, missed, proofs, rescue, roll_call, welcome
+from paraaegis.protocol.news import counts, missed, proofs, ready, rescue, roll_call, welcome
 from paraaegis.protocol.round import serve_round
 from paraaegis.protocol.state import Line, ServerState
 
@@ -37,6 +37,7 @@ def serve(desk: Desk, over: bool = False) -> Steps:
 def _roll_call(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
     """Everyone must have the same configuration, first model and keys."""
     where, state = desk.plan.where(0), desk.state
+    clients = [client for client in clients if client not in state.ended]
     hellos: dict[str, Hello] = {}
     line = Line(round=0, ratio=0, elected=0)
 
@@ -65,7 +66,7 @@ def _finish(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
     if last == 0:  # nobody took part in anything
         yield desk.state
         return
-    where = desk.plan.where(last)
+    where, clients = desk.plan.where(last), [client for client in clients if client not in desk.state.ended]
 
     def take(client: str, reply: Message) -> None:
         desk.note(client, expect(reply, Reported, where).report)
@@ -80,7 +81,7 @@ def _finish(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
             proofs=proofs(desk, client),
             rescue=desk.rescues.get(client),
         )
-        for client in clients
+        for client in ready(desk, line, clients)
     }
     answered = yield from desk.ask(line, finishes, take)
     if len(answered) < min(enough, len(clients)):

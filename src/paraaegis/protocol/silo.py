@@ -46,7 +46,7 @@ class Silo:
     resident: bool = False  # whether its states stay in memory between messages
     simulated: bool = True  # whether its noise can be replayed
     holdout: bool = False  # whether it evaluates on data of its own
-    tells: frozenset[str] = frozenset({"metrics", "seconds"})  # what of these its reports carry
+    tells: frozenset[str] = frozenset({"metrics", "seconds"})  # which of these its reports include
     note: Callable[[int, Metrics], None] = lambda _number, _metrics: None  # keeps metrics for this client's people
     identity: tuple[bytes, bytes] = field(default_factory=new_pair, repr=False)  # private and public
     roster: Mapping[str, bytes] = field(default_factory=dict)  # every client's public identity key

@@ -36,7 +36,7 @@ class ClientState:
     held: Ratchet | None = None  # the keys of the round that it is in, or waits for; see `keys`
     line: bytes = b""  # names the line of roots that these come from
     root: int = 0  # which run of that line this is
-    joined: str = ""  # what it proves to be in this run by, and others move on to its keys by
+    joined: str = ""  # proof that it has this run's keys; others check it before they move on to them
     once: bytes = field(default=b"", repr=False)  # private key that the next snapshot is sealed to
     counts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # weights by client, fixed
     chains: str = ""  # digest of all that it was told, after each round: 64 hexadecimal digits each; see binding.py
@@ -125,18 +125,20 @@ class ServerState(msgspec.Struct, kw_only=True):
     weights: dict[str, int] = {}  # of enrolled clients: sample counts, or 1 each
     agreed: tuple[str, str] = ("", "")  # what all said at first: digest of the first model, proof of having its keys
     root: int = 0  # which run of their keys this is to the clients
-    proofs: dict[str, dict[str, bytes]] = {}  # of enrolled clients: what each of them proves its weight by, to whom
+    proofs: dict[str, dict[str, bytes]] = {}  # each client's proofs of its weight, by recipient
     seen: dict[str, int] = {}  # the last round each client has applied
     history: list[Aggregate] = []  # kept apart from the rest of the state, see encode_state
     lines: int = 0  # written so far
     pending: Line | None = None  # the last round's line, whose metrics have not come yet
     stopped: str = ""  # why the run ended before its last round
+    ended: list[str] = []  # clients that ended the run, because a check of what the server passed on failed
     opening: tuple[int, int] = (0, 0)  # lwe-secagg: the last round and attempt for which shares were asked
 
     @property
     def late(self) -> list[str]:
         """Clients that lack rounds which are finished."""
-        return [client for client, applied in self.seen.items() if applied < self.number]
+        behind = [client for client, applied in self.seen.items() if applied < self.number]
+        return [client for client in behind if client not in self.ended]
 
 
 def encode_state(state: ServerState) -> bytes:

@@ -43,7 +43,9 @@ def _read(path: Path) -> _Manifest:
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Manifest)
     except msgspec.DecodeError as error:
-        raise RunError(f"{path} is damaged: {error}; this client cannot go on with this run") from error
+        raise RunError(
+            f"{path} is damaged: {error}; what this client did in that run cannot be known; bring it back"
+        ) from error
 
 
 class Store:
@@ -117,7 +119,7 @@ class Store:
         for name, array in arrays.items():
             if array.ndim == 0 and name.startswith("state/"):  # a learner's may be of any kind
                 manifest.values[name] = array.item()
-            elif self._loaded.get(name) is array:
+            elif self._loaded.get(name) is array and name in self._manifest.files:
                 manifest.files[name] = self._manifest.files[name]
             else:
                 manifest.files[name] = self._write(name, array, manifest.written)
