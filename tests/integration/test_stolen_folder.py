@@ -20,7 +20,7 @@ from paraaegis.crypto.sealing import unseal
 from paraaegis.errors import CryptoError, KeyFileError, ProtocolError
 from paraaegis.experiments.enrolment import KeyFolder
 from paraaegis.methods import METHODS
-from paraaegis.protocol.messages import Begin, Hello, Peek, Receiver, RollCall, Upload
+from paraaegis.protocol.messages import Begin, Hello, Peek, Receiver, Rescue, RollCall, Upload
 
 PRECISE = profile("precise")
 STOLEN = 2  # rounds that the node has applied when its folder is copied
@@ -348,22 +348,35 @@ def test_a_packet_that_was_never_opened_stays_closed_once_a_run_began(tmp_path):
 
 
 def test_keys_that_come_with_a_model_use_up_the_root_that_they_follow_from(tmp_path):
-    nodes = Nodes(tmp_path, "ckks-fedavg", 3, "federation.quorum=2", "federation.rounds=5", "federation.history=1")
-    for name in ("client-0", "client-1"):  # two runs that the third silo was not asked into
-        for number in range(2):
-            nodes.ask(name, roll_call(nodes, f"{nodes.state.run}{number}"))
-    root = load_keys(nodes.folders["client-2"] / "keys").root
+    """The server calls the others into empty runs and one silo into none, and then has it given the others' keys."""
+    nodes = Nodes(tmp_path, "ckks-fedavg", 2, "federation.quorum=2", "federation.rounds=3")
+    root = load_keys(nodes.folders["client-1"] / "keys").root
+    for number in range(2):
+        nodes.ask("client-0", roll_call(nodes, f"{nodes.state.run}{number}"))
+    hellos = {name: nodes.ask(name, roll_call(nodes)) for name in nodes.folders}
+    assert [hello.root for hello in hellos.values()] == [2, 0]
+    once = hellos["client-1"].once
+    receiver = Receiver(once.public, 0, once.proofs["client-0"])
+    sealed = nodes.ask("client-0", Peek(where=nodes.plan().where(1), receivers={"client-1": receiver})).sealed
+    begin = Begin(
+        where=nodes.plan().where(1),
+        aggregates=(),
+        counts={name: hello.weight for name, hello in hellos.items()},
+        proofs={"client-0": hellos["client-0"].proofs["client-1"]},
+        rescue=Rescue(0, "client-0", once.public, sealed["client-1"]),
+    )
+    assert isinstance(nodes.ask("client-1", begin), Upload)
+    assert load_keys(nodes.folders["client-1"] / "keys").root == root.forward(3)
+    assert not {root.forward(index).secret for index in range(3)} & set(secrets_of(nodes.folders["client-1"]))
 
-    def away(name, message, answered):
-        if name == "client-2" and isinstance(message, RollCall) and message.root:
-            shutil.rmtree(nodes.folders[name] / "runs", ignore_errors=True)
-        gone = name == "client-2" and isinstance(message, Begin) and message.where.number in (1, 2, 3)
-        return None if gone else answered()
 
-    nodes.serve(away)
-    assert len(nodes.lines[-1].clients) == 3
-    stolen = secrets_of(nodes.folders["client-2"])
-    assert not {root.forward(index).secret for index in range(3)} & set(stolen)
+@pytest.mark.parametrize("method", ["ckks-fedavg", "paraaegis-static"])
+def test_no_key_of_a_finished_run_is_left(method, tmp_path):
+    nodes, _, root = robbed(tmp_path, method)
+    past = {key for ratchet in steps_of(nodes, root).values() for key in (ratchet.step, ratchet.ahead)}
+    past.discard(steps_of(nodes, root)[4].ahead)  # what a fifth round would have come from
+    for folder in nodes.folders.values():
+        assert not past & set(secrets_of(folder))
 
 
 def test_a_run_that_was_joined_before_a_rotation_begins_under_the_new_keys_or_not_at_all(tmp_path):
