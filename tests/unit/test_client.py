@@ -20,7 +20,7 @@ from paraaegis.protocol.messages import (
     Elected,
     Ended,
     Hello,
-    Once,
+    OneTimeKey,
     Peek,
     Report,
     Reported,
@@ -82,7 +82,7 @@ def test_a_client_answers_only_what_a_server_says(message):
     refused(
         playing,
         {
-            "hello": Hello(where=where, config="", model="", weight=1, joined="", root=0, once=Once(b"", {})),
+            "hello": Hello(where=where, config="", model="", weight=1, joined="", root=0, once=OneTimeKey(b"", {})),
             "ballot": Ballot(where=where, votes=Blob(b""), fingerprint="", report=report),
             "upload": Upload(where=where, payload=Payload("grid", 0), fingerprint="", report=report),
             "reported": Reported(where=where, report=report),

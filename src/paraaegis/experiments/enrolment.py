@@ -76,8 +76,8 @@ class KeyFolder:
     def _taken(self) -> dict[str, dict[str, Any]]:
         """Epoch and key id of the newest secrets that came from each lead, by its fingerprint."""
         found: dict[str, dict[str, Any]] | None = _read(self._lead).get("taken")
-        if found is None and self.lead and self.keys.exists():  # a folder of before it was written down
-            return {self.lead: _newest(load_keys(self.keys))} if not holds_retired(self.keys) else {}
+        if found is None and self.lead and (held := self._held()):  # a folder of before it was written down
+            return {self.lead: _newest(held)}
         return found or {}
 
     @property
@@ -151,13 +151,19 @@ class KeyFolder:
     @property
     def key_id(self) -> str:
         """The public name of the secrets that lie here; empty if there are none."""
-        return key_id(load_keys(self.keys)) if self.keys.exists() and not holds_retired(self.keys) else ""
+        held = self._held()
+        return key_id(held) if held else ""
+
+    def _held(self) -> FederationKeys | None:
+        """The secrets that lie here; None if there are none, or some of an older version, which new ones replace."""
+        return load_keys(self.keys) if self.keys.exists() and not holds_retired(self.keys) else None
 
     def ask(self, lead_public: bytes) -> Asking:
         """Ask the lead for its secrets, to be sealed to a fresh one-time key."""
         once, public = new_pair()
-        held = load_keys(self.keys).root if self.keys.exists() and not holds_retired(self.keys) else None
-        asking = Asking.make(load_identity(self.identity), public, held, lead_public, self.lead)
+        held = self._held()
+        root = held.root if held else None
+        asking = Asking.make(load_identity(self.identity), public, root, lead_public, self.lead)
         write_secret(self.once, once)
         return asking
 
@@ -212,21 +218,21 @@ class KeyFolder:
 
     def _not_behind(self, opened: FederationKeys) -> FederationKeys:
         """These keys with the root that lies here, if it is a later one of the same line."""
-        held = load_keys(self.keys).root if self.keys.exists() and not holds_retired(self.keys) else opened.root
-        later = held.line == opened.root.line and held.index > opened.root.index
-        return replace(opened, root=held) if later else opened
+        held = self._held()
+        if held and held.root.line == opened.root.line and held.root.index > opened.root.index:
+            return replace(opened, root=held.root)
+        return opened
 
     def show(self) -> Shown:
         """What lies here, without any secret."""
         shown = Shown(folder=str(self.path), leads=self.leads, approved=self.approved(), lead=self.lead)
         if self.identity.exists():
             shown.fingerprint = fingerprint_of(self.public)
-        if self.keys.exists() and holds_retired(self.keys):
-            shown.note = "keys of an older version; the lead makes new ones with `paraaegis keys rotate`"
+        if held := self._held():
+            shown.key_id, shown.runs = key_id(held), held.root.index
+            shown.roster = {name: fingerprint_of(public) for name, public in sorted(held.roster.items())}
         elif self.keys.exists():
-            keys = load_keys(self.keys)
-            shown.key_id, shown.runs = key_id(keys), keys.root.index
-            shown.roster = {name: fingerprint_of(public) for name, public in sorted(keys.roster.items())}
+            shown.note = "keys of an older version; the lead makes new ones with `paraaegis keys rotate`"
         return shown
 
 

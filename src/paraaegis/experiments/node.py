@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -186,19 +186,12 @@ class SiloNode:
             half = method.client(Materials(config, run, pool))
             encrypted = plan.k(1) if half.votes else length
             pool.workers = max(1, min(pool.workers, encrypted // WORTH))
-            yield make_silo(
-                config,
-                plan,
-                self.name,
-                self.learner,
-                keys,
-                half,
-                self._ledger(config),
-                self.holdout,
-                load_identity(self.folder / "identity"),
-                self._spend,
-                self._tells(config),
-                lambda number, metrics: self._note(run, number, metrics),
+            ledger, identity = self._ledger(config), load_identity(self.folder / "identity")
+            yield replace(
+                make_silo(config, plan, self.name, self.learner, keys, half, ledger, self.holdout, identity),
+                spend=self._spend,
+                tells=self._tells(config),
+                note=lambda number, metrics: self._note(run, number, metrics),
             )
 
     def _ledger(self, config: Config) -> Ledger:
@@ -218,12 +211,12 @@ class SiloNode:
         path = self.folder / "ledger.jsonl"
         return path.stat().st_size if path.exists() else 0
 
-    def _tells(self, config: Config) -> list[str]:
+    def _tells(self, config: Config) -> frozenset[str]:
         """What its reports carry. Metrics on data that is no secret are told always; with seeded noise all is."""
         simulated = config.privacy.noise == "seeded"
         metrics = config.engine.share_metrics or not self.holdout
         told = {"metrics": metrics or simulated, "seconds": config.engine.share_seconds or simulated}
-        return [name for name, tell in told.items() if tell]
+        return frozenset(name for name, tell in told.items() if tell)
 
     def _note(self, run: str, number: int, metrics: Metrics) -> None:
         """Keep metrics for this silo's people, whether the server is told or not."""

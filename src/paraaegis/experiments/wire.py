@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -29,7 +29,7 @@ from paraaegis.protocol.protect import ClientHalf
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.protocol.silo import Draw, Silo
 from paraaegis.seeds import Purpose, stream
-from paraaegis.types import Learner, Metrics
+from paraaegis.types import Learner
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,8 @@ def make_silo(
     ledger: Ledger,
     holdout: bool,
     identity: tuple[bytes, bytes],
-    spend: Callable[[Root], None] = lambda _: None,
-    tells: Collection[str] = ("metrics", "seconds"),
-    note: Callable[[int, Metrics], None] = lambda _number, _metrics: None,
 ) -> Silo:
-    """One client of a run, by itself; `identity` is its private and public key. For the others see Silo."""
+    """One client of a run, by itself; `identity` is its private and public key."""
     index = plan.clients.index(name)
     return Silo(
         name=name,
@@ -149,9 +146,6 @@ def make_silo(
         holdout=holdout,
         identity=identity,
         roster=keys.roster,
-        spend=spend,
-        tells=frozenset(tells),
-        note=note,
     )
 
 

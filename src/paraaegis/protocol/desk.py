@@ -19,7 +19,7 @@ from paraaegis.protocol.messages import (
     Ended,
     Frames,
     Message,
-    Once,
+    OneTimeKey,
     Report,
     Reported,
     Rescue,
@@ -71,7 +71,7 @@ class Desk:
         self.doubtful: set[str] = set()  # who answered with an error: what it has is asked again
         self.told: dict[str, tuple[int, int]] = {}  # the round in which a client said which round's vote it knows
         self.rescues: dict[str, Rescue] = {}
-        self.onces: dict[str, Once] = {}  # one-time keys that a peer's model is sealed to
+        self.onces: dict[str, OneTimeKey] = {}  # one-time keys that a peer's model is sealed to
         self.keyless: set[str] = set()  # who has no keys of this run and needs a model that brings them
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}

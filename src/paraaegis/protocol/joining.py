@@ -14,7 +14,7 @@ from paraaegis.crypto.shuffle import digest
 from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.privacy.ledger import SAMPLES
 from paraaegis.protocol.binding import is_once, proof_of_keys, prove_count, prove_once
-from paraaegis.protocol.messages import Hello, Once, Peek, Rescue, RollCall, Snapshot, expect
+from paraaegis.protocol.messages import Hello, OneTimeKey, Peek, Rescue, RollCall, Snapshot, expect
 from paraaegis.protocol.round import checked
 from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
@@ -51,7 +51,7 @@ def hello(silo: Silo, state: ClientState, message: RollCall) -> tuple[ClientStat
         weight=plan.weight(samples),
         joined=state.joined,
         root=state.root,
-        once=Once(public, prove_once(silo, public, state.applied)),
+        once=OneTimeKey(public, prove_once(silo, public, state.applied)),
         proofs=prove_count(silo),
         applied=state.applied,
         holds=state.number if state.phase == "sent" else 0,

@@ -73,7 +73,7 @@ class RollCall(Message, frozen=True, tag="roll-call"):
     joined: str = ""
 
 
-class Once(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OneTimeKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A client's one-time public key, and a proof for each fellow client that it is this client's."""
 
     public: bytes
@@ -88,7 +88,7 @@ class Hello(Message, frozen=True, tag="hello"):
     weight: int
     joined: str
     root: int  # which run of the federation's keys this is to it
-    once: Once  # what a peer's model for it is sealed to
+    once: OneTimeKey  # what a peer's model for it is sealed to
     proofs: dict[str, bytes] = {}  # of its weight, one for each fellow client
     applied: int = 0  # rounds in its model
     holds: int = 0  # the round whose elected positions it still knows
