@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from paraaegis.experiments.cost import Machine, Setting, at_once, estimate
-from paraaegis.experiments.folder import RunFolder
-from paraaegis.experiments.gauge import gauge
-from paraaegis.experiments.learners import model_length
-from paraaegis.experiments.preset import Cell, cells_of, read_preset
-from paraaegis.experiments.run import run
+from paraaegis.comparisons.preset import Cell, cells_of, read_preset
+from paraaegis.launch import run
+from paraaegis.planning.cost import Machine, Setting, at_once, estimate
+from paraaegis.planning.measure import gauge
 from paraaegis.protocol.state import Line
+from paraaegis.runs.experiment import model_length
+from paraaegis.runs.folder import RunFolder
 
 LIMIT = 0.2
 

@@ -17,15 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
+from paraaegis.bench.round import RESNET18
 from paraaegis.config import Config, make_config
-from paraaegis.engines.flower.trial import Trial
-from paraaegis.experiments.bench_round import RESNET18, Still
-from paraaegis.experiments.trial import follow, lay_out, write_app
-from paraaegis.experiments.wire import resolve
+from paraaegis.deploy.local_federation import follow, lay_out, write_app
+from paraaegis.engines.flower.processes import Trial
+from paraaegis.planning.measure import Still
+from paraaegis.runs.assemble import resolve
 from paraaegis.types import Metrics, Vector
 
 APP = """from flower_bulk import make_learner
-from paraaegis.experiments import flower_app
+from paraaegis.deploy import flower_app
 
 server = flower_app.server_app(holdout=False)
 client = flower_app.client_app(make_learner, holdout=False)

@@ -17,8 +17,8 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from paraaegis.experiments.report.collect import collect
-from paraaegis.experiments.report.picture import draw, finish
+from paraaegis.report.collect import collect
+from paraaegis.report.picture import draw, finish
 
 CELLS = Path(__file__).parent.parent / "results" / "imagenette"
 

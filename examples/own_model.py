@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from paraaegis.config import make_config
-from paraaegis.experiments.run import federate
+from paraaegis.runs.run import federate
 
 TRUTH = np.linspace(-1, 1, 200, dtype=np.float32)
 

@@ -12,10 +12,10 @@ from paraaegis.crypto.ckks import profile
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.errors import ConfigError
 from paraaegis.privacy.budget import inside_noise, noise
-from paraaegis.protocol.carriers import Ckks, Plain
-from paraaegis.protocol.combine import CkksSum, GridSum, ParallelSum, ServerHalf
+from paraaegis.protocol.encodings import Ckks, Plain
 from paraaegis.protocol.lwe_round import LweHalf
 from paraaegis.protocol.protect import ClientHalf, Guard, Parallel, Whole
+from paraaegis.protocol.sums import CkksSum, GridSum, ParallelSum, ServerHalf
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ def audit(
     audits give the same figures. All noised methods take some minutes, fewer with fewer --trials. Exits with 1 if
     anything contradicts a claim.
     """
+    from paraaegis.audit.games import audit as play
+    from paraaegis.audit.games import everything
     from paraaegis.cli.audit_text import NOTE, report
     from paraaegis.cli.display import ticking
-    from paraaegis.experiments.audit import audit as play
-    from paraaegis.experiments.audit import everything
 
     configs = everything() if config is None and not settings else {"": chosen_config(config, settings)}
     audits = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paraaegis.experiments.audit import Audit, Finding, stands
-from paraaegis.experiments.audit_noise import NoiseCheck, PartCheck
+from paraaegis.audit.games import Audit, Finding, stands
+from paraaegis.audit.noise import NoiseCheck, PartCheck
 
 NOTE = (
     "An audit has budgets of its own: games at a claim of μ = 1 over all their rounds, so that an attack can\n"

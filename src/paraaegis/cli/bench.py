@@ -27,7 +27,7 @@ def he(
     as_json: Json = False,
 ) -> None:
     """Encryption: our profiles beside other projects' settings, on the same values."""
-    from paraaegis.experiments.bench_he import bench_he
+    from paraaegis.bench.he import bench_he
 
     usual = Path("benchmarks/peers.py")
     bench = bench_he(values, repeats, peers or (usual if usual.is_file() else None), _progress)
@@ -57,7 +57,7 @@ def vote(
     as_json: Json = False,
 ) -> None:
     """Voting and noise: seconds by phase and bytes, for one client and for a server of ten."""
-    from paraaegis.experiments.bench_round import bench_vote
+    from paraaegis.bench.round import bench_vote
 
     bench = bench_vote(length, ratio)
     if as_json:
@@ -75,7 +75,7 @@ def whole_round(
     as_json: Json = False,
 ) -> None:
     """A client's round on ResNet-18: its protection work as a share of its training (3 epochs of 30 batches)."""
-    from paraaegis.experiments.bench_round import BATCHES, EPOCHS, bench_round
+    from paraaegis.bench.round import BATCHES, EPOCHS, bench_round
     from paraaegis.learn.speed import seconds_a_batch
 
     _progress(f"{batches} batches of training")

@@ -28,7 +28,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run a grid of configurations one after another, or go on with it, and show the table."""
-    from paraaegis.experiments.preset import cells_of, cells_of_files, only, read_preset
+    from paraaegis.comparisons.preset import cells_of, cells_of_files, only, read_preset
 
     if bool(preset) == bool(configs):
         raise ConfigError("give either --preset NAME or configurations to compare")
@@ -45,12 +45,12 @@ def compare(
 
     from paraaegis.cli.display import shown_rounds
     from paraaegis.cli.tables import show_table
-    from paraaegis.experiments.compare import compare as carry_out
-    from paraaegis.experiments.gauge import remembered
-    from paraaegis.experiments.report.collect import collect, profile_of
-    from paraaegis.experiments.report.page import write_page
-    from paraaegis.experiments.report.picture import write_picture
-    from paraaegis.experiments.run import OnLine
+    from paraaegis.comparisons.compare import compare as carry_out
+    from paraaegis.planning.measure import remembered
+    from paraaegis.report.collect import collect, profile_of
+    from paraaegis.report.page import write_page
+    from paraaegis.report.picture import write_picture
+    from paraaegis.runs.run import OnLine
 
     def shown(name: str, rounds: int) -> AbstractContextManager[OnLine]:
         return shown_rounds(rounds, name, quiet=as_json)

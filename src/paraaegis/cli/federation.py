@@ -31,7 +31,7 @@ def up(
 
     from paraaegis.cli.display import shown_rounds
     from paraaegis.cli.tables import summary
-    from paraaegis.experiments.trial import up as start
+    from paraaegis.deploy.local_federation import up as start
 
     with shown_rounds(chosen.federation.rounds, chosen.protect.method, quiet=as_json) as show:
         result = start(chosen, folder, fresh, show, lambda text: typer.echo(text, err=True))
@@ -46,7 +46,7 @@ def up(
 )
 def write_app(folder: Annotated[Path, typer.Argument(help="Where to write it.")]) -> None:
     """Write the Flower app of this package, for `flwr run` against a SuperLink of yours."""
-    from paraaegis.experiments.trial import write_app as write
+    from paraaegis.deploy.local_federation import write_app as write
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} holds something already, which is not overwritten; name a new folder")

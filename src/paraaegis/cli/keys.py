@@ -21,7 +21,7 @@ def new(
     as_json: Json = False,
 ) -> None:
     """Make all silos' keys in one place, to be carried by someone whom all of them trust."""
-    from paraaegis.experiments.enrolment import deal
+    from paraaegis.deploy.key_folder import deal
 
     made = [str(path) for path in deal(folder, clients)]
     if as_json:
@@ -39,7 +39,7 @@ def identity(
     as_json: Json = False,
 ) -> None:
     """Make this silo's own pair and print the fingerprint to tell the lead's people, not through the server."""
-    from paraaegis.experiments.enrolment import KeyFolder
+    from paraaegis.deploy.key_folder import KeyFolder
 
     fingerprint = KeyFolder(folder).create(lead)
     print_json({"fingerprint": fingerprint}) if as_json else typer.echo(fingerprint)
@@ -57,7 +57,7 @@ def lead(
     as_json: Json = False,
 ) -> None:
     """Make this silo the lead: it makes the secrets, and seals them to approved silos when they meet the server."""
-    from paraaegis.experiments.enrolment import KeyFolder
+    from paraaegis.deploy.key_folder import KeyFolder
 
     pairs = [text.partition("=") for text in approve or []]
     if odd := ["".join(pair) for pair in pairs if not (pair[0] and pair[2])]:
@@ -75,7 +75,7 @@ def rotate(
     as_json: Json = False,
 ) -> None:
     """Make new secrets, which the others get when they next meet the server. Begin a new run afterwards."""
-    from paraaegis.experiments.enrolment import KeyFolder
+    from paraaegis.deploy.key_folder import KeyFolder
 
     new_id = KeyFolder(folder).rotate(without)
     print_json({"key_id": new_id}) if as_json else typer.echo(f"new secrets: {new_id}")
@@ -84,7 +84,7 @@ def rotate(
 @app.command("show", epilog="Example: paraaegis keys show my-silo")
 def show(folder: Annotated[Path, typer.Argument(help="A key folder.")], as_json: Json = False) -> None:
     """Tell what a folder holds, without printing a secret."""
-    from paraaegis.experiments.enrolment import KeyFolder
+    from paraaegis.deploy.key_folder import KeyFolder
 
     if not (folder / "identity").exists() and not (folder / "keys").exists():
         public = "; public.toml in it is the server's, and not secret" if (folder / "public.toml").exists() else ""

@@ -46,7 +46,7 @@ def models(as_json: Json = False) -> None:
 
 def presets(as_json: Json = False) -> None:
     """List the comparisons that are shipped."""
-    from paraaegis.experiments.preset import cells_of, preset_names, read_preset
+    from paraaegis.comparisons.preset import cells_of, preset_names, read_preset
 
     def row(name: str) -> dict[str, str]:
         preset = read_preset(name)
@@ -57,7 +57,7 @@ def presets(as_json: Json = False) -> None:
 
 def settings(as_json: Json = False) -> None:
     """List the keys of a configuration: default, what is allowed, meaning."""
-    from paraaegis.settings import all_keys
+    from paraaegis.config.listing import all_keys
 
     keys = all_keys()
     if as_json:

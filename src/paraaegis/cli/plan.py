@@ -51,11 +51,11 @@ def plan(
     Where nothing fits, shows what comes nearest, writes nothing and exits with 1.
     """
     from paraaegis.cli.tables import show_plan
-    from paraaegis.experiments.folder import write_config
-    from paraaegis.experiments.gauge import gauge
-    from paraaegis.experiments.pilot import fly
-    from paraaegis.experiments.planner import Wish, check, configured, train_seconds_of
-    from paraaegis.experiments.planner import plan as make_plan
+    from paraaegis.planning.measure import gauge
+    from paraaegis.planning.pilot import fly
+    from paraaegis.planning.planner import Wish, check, configured, train_seconds_of
+    from paraaegis.planning.planner import plan as make_plan
+    from paraaegis.runs.folder import write_config
 
     limits = {"seconds": seconds, "megabytes": megabytes, "bandwidth": bandwidth, "points": points}
     _check(limits | {"train-seconds": train_seconds}, model, pilot, pilot_rounds, write)
@@ -156,6 +156,6 @@ def _length(model: str, config: Config) -> int:
     name = model or config.model.name
     if name not in MODEL_NAMES:
         raise ConfigError(f"--model must be a number of values or one of {', '.join(MODEL_NAMES)}, got {model!r}")
-    from paraaegis.experiments.learners import model_length
+    from paraaegis.runs.experiment import model_length
 
     return model_length(name, config)

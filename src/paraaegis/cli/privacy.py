@@ -40,7 +40,7 @@ def privacy(
         "privacy.vary": decay,
     }
     changes = [*(f"{key}={value}" for key, value in named.items() if value is not None), *(settings or [])]
-    from paraaegis.experiments.promise import promise, spending
+    from paraaegis.runs.guarantees import promise, spending
 
     if config is not None and config.is_dir():
         if changes:

@@ -26,12 +26,12 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about runs: results, trade-offs, costs, guarantees, configurations."""
     from paraaegis.errors import RunError
-    from paraaegis.experiments.gauge import remembered
-    from paraaegis.experiments.report.collect import collect, profile_of
-    from paraaegis.experiments.report.page import write_page
-    from paraaegis.experiments.report.picture import markdown as as_markdown
-    from paraaegis.experiments.report.picture import write_picture
     from paraaegis.files import write_whole
+    from paraaegis.planning.measure import remembered
+    from paraaegis.report.collect import collect, profile_of
+    from paraaegis.report.page import write_page
+    from paraaegis.report.picture import markdown as as_markdown
+    from paraaegis.report.picture import write_picture
 
     for option, path, suffix in (("--out", out, ".html"), ("--png", png, ".png"), ("--markdown", markdown, ".md")):
         if path is not None:
@@ -62,8 +62,8 @@ def report(
 
 def _watch(folders: list[Path], out: Path, title: str) -> None:
     """Write the page anew after every round, without an explorer: a machine that works is not measured."""
-    from paraaegis.experiments.report.collect import collect
-    from paraaegis.experiments.report.page import write_page
+    from paraaegis.report.collect import collect
+    from paraaegis.report.page import write_page
 
     seen: object = None
     told: list[str] = []

@@ -23,7 +23,7 @@ def run(
 
     from paraaegis.cli.display import shown_rounds
     from paraaegis.cli.tables import summary
-    from paraaegis.experiments.run import run as carry_out
+    from paraaegis.launch import run as carry_out
 
     with shown_rounds(chosen.federation.rounds, chosen.protect.method, quiet=as_json) as show:
         result = carry_out(chosen, folder, fresh, show)

@@ -10,12 +10,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from paraaegis.experiments.planner import Answer, Choice
-from paraaegis.experiments.promise import Promise
-from paraaegis.experiments.run import Result
-from paraaegis.experiments.table import Table as Comparison
-from paraaegis.experiments.table import by_label, cells_text, explained, headers, splits_of
+from paraaegis.comparisons.table import Table as Comparison
+from paraaegis.comparisons.table import by_label, cells_text, explained, headers, splits_of
+from paraaegis.planning.planner import Answer, Choice
 from paraaegis.privacy.guarantee import Guarantee
+from paraaegis.runs.guarantees import Promise
+from paraaegis.runs.run import Result
 
 
 def size(count: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from paraaegis.crypto.profiles import Profile
 from paraaegis.errors import CryptoError
-from paraaegis.grid import chunk_counts
+from paraaegis.fixed_point import chunk_counts
 from paraaegis.types import Blob, Buffer
 
 _HEADER = struct.Struct("<4sI8s8sIII")  # magic, checksum of all that follows, profile, key id, index, values, rows

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from paraaegis.crypto.chunks import key_id_of, paired
+from paraaegis.crypto.ckks_seal import ChunkSecret, ChunkSums, secret_key
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import PROFILES, Profile, fitting, profile
-from paraaegis.crypto.seal import ChunkSecret, ChunkSums, secret_key
 from paraaegis.errors import CryptoError, UpdateError
-from paraaegis.grid import STEP, chunk_counts, slices
+from paraaegis.fixed_point import STEP, chunk_counts, slices
 from paraaegis.types import Blob, Grid
 
 __all__ = ["PROFILES", "CipherSum", "Profile", "Secret", "check_reach", "new_key", "profile", "rounded", "secret_key"]

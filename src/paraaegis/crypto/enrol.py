@@ -19,7 +19,7 @@ import msgspec
 from paraaegis.crypto.kdf import derive, tag
 from paraaegis.crypto.keys import FederationKeys, decode_keys, encode_keys
 from paraaegis.crypto.ratchet import Root
-from paraaegis.crypto.sealing import agree, seal, unseal
+from paraaegis.crypto.sealed_box import agree, seal, unseal
 from paraaegis.errors import CryptoError
 
 _CONTEXT = b"paraaegis-enrolment-2:"

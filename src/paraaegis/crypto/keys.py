@@ -11,7 +11,7 @@ import msgspec
 
 from paraaegis.crypto.kdf import KEY_BYTES
 from paraaegis.crypto.ratchet import Root
-from paraaegis.crypto.sealing import new_pair, public_of
+from paraaegis.crypto.sealed_box import new_pair, public_of
 from paraaegis.errors import KeyFileError
 from paraaegis.files import locked, write_whole
 

@@ -22,13 +22,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.cores import each
 from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.shamir import Q as Q
 from paraaegis.crypto.shamir import centre
 from paraaegis.crypto.streams import keystream
 from paraaegis.errors import CryptoError, UpdateError
-from paraaegis.grid import slices
+from paraaegis.fixed_point import slices
+from paraaegis.parallel import each
 
 Integers: TypeAlias = NDArray[np.int64]
 

@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.compiled import compiled
-from paraaegis.cores import each
 from paraaegis.crypto.kdf import prf
 from paraaegis.crypto.streams import keystream
 from paraaegis.errors import CryptoError
-from paraaegis.grid import CHUNK, slices
+from paraaegis.fixed_point import CHUNK, slices
+from paraaegis.parallel import each
 from paraaegis.types import Grid
 
 PRIME = 2**61 - 1

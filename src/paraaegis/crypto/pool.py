@@ -25,10 +25,10 @@ from typing import Any, BinaryIO, Self
 import msgspec
 import numpy as np
 
-from paraaegis.cores import threads
 from paraaegis.crypto.profiles import PROFILES
 from paraaegis.crypto.worker import KEPT, read_frame, write_frame
 from paraaegis.errors import CryptoError
+from paraaegis.parallel import threads
 from paraaegis.types import Buffer
 
 ARENA = 32 * max(profile.chunk for profile in PROFILES.values())  # bytes: twice what a chunk ever takes

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from paraaegis.errors import ConfigError
-from paraaegis.grid import STEP
+from paraaegis.fixed_point import STEP
 
 CIPHERTEXTS = 16  # in a chunk
 _ERROR_STD = 3.2  # of SEAL's encryption error, in coefficient units

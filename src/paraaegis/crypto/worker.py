@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
+from paraaegis.crypto.ckks_seal import ChunkSecret, ChunkSums
 from paraaegis.crypto.profiles import profile
-from paraaegis.crypto.seal import ChunkSecret, ChunkSums
 from paraaegis.errors import CryptoError
 from paraaegis.types import Buffer
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
-from paraaegis.cores import threads
 from paraaegis.engines.spool import spooled
+from paraaegis.parallel import threads
 from paraaegis.protocol import client
-from paraaegis.protocol.desk import Desk, Exchange, Reply
+from paraaegis.protocol.client_context import Silo
 from paraaegis.protocol.messages import Frames, pack, unpack
+from paraaegis.protocol.round_server import Desk, Exchange, Reply
 from paraaegis.protocol.server import drive, serve
-from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState, Line, ServerState
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.cores import each
 from paraaegis.crypto.streams import branches
 from paraaegis.errors import ConfigError, CryptoError
-from paraaegis.grid import Chunks, slices
+from paraaegis.fixed_point import Chunks, slices
+from paraaegis.parallel import each
 from paraaegis.types import Vector
 
 

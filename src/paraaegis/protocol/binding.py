@@ -28,8 +28,8 @@ from paraaegis.crypto.kdf import derive, tag
 from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.crypto.shuffle import digest, secret_order
 from paraaegis.errors import CryptoError, ForgedError, ProtocolError
+from paraaegis.protocol.client_context import Silo
 from paraaegis.protocol.messages import VERSION, Aggregate, Begin, Finish, Receiver, payload_blobs
-from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.types import Grid, Mask
 

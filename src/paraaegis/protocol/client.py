@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from paraaegis.cores import soon
 from paraaegis.crypto.mac import warm
 from paraaegis.crypto.shuffle import digest
 from paraaegis.errors import ForgedError, ProtocolError, UpdateError
+from paraaegis.parallel import soon
 from paraaegis.privacy.ledger import METRICS, SECONDS, VOTES
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.binding import (
@@ -26,6 +26,7 @@ from paraaegis.protocol.binding import (
     take_counts,
     view,
 )
+from paraaegis.protocol.client_context import Silo
 from paraaegis.protocol.joining import hello, rescued, settled, snapshot
 from paraaegis.protocol.lwe_round import seal_shares, sum_shares
 from paraaegis.protocol.messages import (
@@ -45,8 +46,7 @@ from paraaegis.protocol.messages import (
     Upload,
     expect,
 )
-from paraaegis.protocol.once import Stopwatch
-from paraaegis.protocol.silo import Silo
+from paraaegis.protocol.single_flight import Stopwatch
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import unpack_positions
 from paraaegis.types import Mask, Metrics

@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 
 from paraaegis.crypto.ratchet import Ratchet
-from paraaegis.crypto.sealing import new_pair, public_of
+from paraaegis.crypto.sealed_box import new_pair, public_of
 from paraaegis.crypto.shuffle import digest
 from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.privacy.ledger import SAMPLES
 from paraaegis.protocol.binding import is_once, proof_of_keys, prove_count, prove_once
+from paraaegis.protocol.client_context import Silo
 from paraaegis.protocol.messages import Hello, OneTimeKey, Peek, Rescue, RollCall, Snapshot, expect
 from paraaegis.protocol.round import checked
-from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 from paraaegis.types import Blob
 

@@ -21,16 +21,16 @@ from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.shamir import Q, rebuild, share
 from paraaegis.crypto.streams import system
 from paraaegis.errors import CryptoError, ForgedError, ProtocolError
-from paraaegis.grid import STEP, pack_grid, unpack_grid
+from paraaegis.fixed_point import STEP, pack_grid, unpack_grid
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.ledger import Exposure
-from paraaegis.protocol.combine import GridSum, expect_kind
-from paraaegis.protocol.desk import Desk, Steps
+from paraaegis.protocol.catch_up import begins, called, rescue
+from paraaegis.protocol.client_context import Silo
 from paraaegis.protocol.messages import Message, ShareSum, Survivors, Upload, Where, expect
-from paraaegis.protocol.news import begins, called, rescue
 from paraaegis.protocol.protect import Protected, Revealed, Sight, Turn
-from paraaegis.protocol.silo import Silo
+from paraaegis.protocol.round_server import Desk, Steps
 from paraaegis.protocol.state import ClientState
+from paraaegis.protocol.sums import GridSum, expect_kind
 from paraaegis.types import Blob, Payload, Vector
 
 Row = NDArray[np.int64]  # one holder's shares of a secret

@@ -8,9 +8,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.cores import each
 from paraaegis.errors import UpdateError
-from paraaegis.grid import slices
+from paraaegis.fixed_point import slices
+from paraaegis.parallel import each
 from paraaegis.types import Mask, Order, Places
 
 Number = TypeVar("Number", bound=np.generic)

@@ -15,15 +15,15 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.cores import soon
 from paraaegis.crypto.lwe import Cover
 from paraaegis.errors import ProtocolError, UpdateError
-from paraaegis.grid import grid_of
+from paraaegis.fixed_point import grid_of
+from paraaegis.parallel import soon
 from paraaegis.privacy.gaussian import Gaussian, Noise
 from paraaegis.privacy.ledger import Exposure, Seen
-from paraaegis.protocol.carriers import Carrier
-from paraaegis.protocol.combine import expect_kind, expect_length
+from paraaegis.protocol.encodings import Carrier
 from paraaegis.protocol.partition import Partition
+from paraaegis.protocol.sums import expect_kind, expect_length
 from paraaegis.types import Grid, Payload, Vector
 
 Ahead: TypeAlias = Noise | Cover | None  # what of an upload is made before its update is known

@@ -13,14 +13,14 @@ import numpy as np
 
 from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.errors import ProtocolError, UpdateError
-from paraaegis.grid import from_grid
+from paraaegis.fixed_point import from_grid
 from paraaegis.protocol.binding import verify, weight_of
-from paraaegis.protocol.desk import BELIEFS, Desk, Steps, same
+from paraaegis.protocol.catch_up import begins, called, rescue
+from paraaegis.protocol.client_context import Silo
 from paraaegis.protocol.messages import Aggregate, Ballot, Elected, Message, Upload, expect
-from paraaegis.protocol.news import begins, called, rescue
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.protect import Protected, Sight, Turn
-from paraaegis.protocol.silo import Silo
+from paraaegis.protocol.round_server import BELIEFS, Desk, Steps, same
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import Tally, cast, pack_positions, select
 from paraaegis.types import Blob, Mask, Payload, Vector

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from paraaegis.errors import ProtocolError
-from paraaegis.protocol.desk import Desk, Exchange, Item, Reply, Steps
+from paraaegis.protocol.catch_up import counts, missed, proofs, ready, rescue, roll_call, welcome
 from paraaegis.protocol.lwe_round import serve_lwe_round
 from paraaegis.protocol.messages import Finish, Hello, Message, Reported, RollCall, expect
-from paraaegis.protocol.news import counts, missed, proofs, ready, rescue, roll_call, welcome
 from paraaegis.protocol.round import serve_round
+from paraaegis.protocol.round_server import Desk, Exchange, Item, Reply, Steps
 from paraaegis.protocol.state import Line, ServerState
 
 

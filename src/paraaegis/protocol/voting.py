@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.cores import each
 from paraaegis.errors import ProtocolError, UpdateError
-from paraaegis.grid import slices
+from paraaegis.fixed_point import slices
+from paraaegis.parallel import each
 from paraaegis.types import Blob, Mask, Places, Vector
 
 Strategy = Callable[[Vector, int, np.random.Generator], Mask]

@@ -18,8 +18,8 @@ from paraaegis.engines.flower.frames import from_records, to_error, to_records
 from paraaegis.engines.flower.store import Store
 from paraaegis.errors import ConfigError, CryptoError, ForgedError, PrivacyError, ProtocolError, UpdateError
 from paraaegis.protocol import client
+from paraaegis.protocol.client_context import Silo
 from paraaegis.protocol.messages import Begin, Ended, Finish, Frames, pack, unpack
-from paraaegis.protocol.silo import Silo
 from paraaegis.protocol.state import ClientState
 
 __all__ = ["ClientApp", "Node", "answer", "make_client_app"]

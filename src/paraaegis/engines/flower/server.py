@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from paraaegis.engines.flower.frames import error_in, from_error, from_records, to_records
 from paraaegis.engines.spool import spooled
 from paraaegis.errors import ProtocolError
-from paraaegis.protocol.desk import Exchange, Reply
+from paraaegis.protocol.round_server import Exchange, Reply
 
 __all__ = ["Card", "Connect", "GridCarrier", "ServerApp", "make_server_app"]
 

@@ -1,0 +1,208 @@
+"""An attack on our own noise: a canary must not show through the real protector more than the claim allows.
+
+A game is a run of a few rounds in which one client's update is a canary of ten times the clip, or is not. The observer
+knows everything but the noise, adds up what it sees along the canary and guesses which world it was. How often it errs
+proves a μ, which must stay below the μ that the ledger of the same run claims. What many short games cannot show (long
+updates, noise that repeats) is measured in audit_noise.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from paraaegis.audit.noise import NoiseCheck, check_noise
+from paraaegis.audit.setup import Mechanism, audited
+from paraaegis.config import Config
+from paraaegis.crypto import lwe
+from paraaegis.crypto.shamir import Q
+from paraaegis.errors import ConfigError
+from paraaegis.fixed_point import from_grid
+from paraaegis.methods import METHODS
+from paraaegis.privacy.audit import mu_bound
+from paraaegis.privacy.calibrate import epsilon_of
+from paraaegis.privacy.guarantee import CLIENTS, NOISED, SERVER, mu_against, sensitivity, sight_of
+from paraaegis.privacy.ledger import releases_of
+from paraaegis.protocol.lwe_round import LweHalf, unmask
+from paraaegis.protocol.messages import Where
+from paraaegis.protocol.protect import Protected
+from paraaegis.protocol.sums import GridSum
+from paraaegis.types import Payload, Vector
+
+LENGTH = 16  # values of an update in a game: noise is independent from value to value
+TARGET_MU = 1.0  # of a whole game: at 2,000 trials much less shows nothing
+TRIALS = 2_000
+LEAST_TRIALS = 500  # a halved σ proves μ = 1.6 where 1 is claimed
+
+
+class Finding(msgspec.Struct, kw_only=True):
+    """One adversary's games. `mu_bound` is what they prove, `mu_claimed` what the ledger of the same run claims."""
+
+    adversary: str
+    unit: str
+    mu_claimed: float
+    mu_bound: float
+    epsilon_claimed: float
+    epsilon_bound: float
+    delta: float
+    false_alarms: float
+    misses: float
+
+
+class Audit(msgspec.Struct, kw_only=True):
+    """All that was played and measured against one method."""
+
+    name: str
+    calibration: str
+    rounds: int
+    trials: int
+    findings: list[Finding]
+    noise: NoiseCheck
+    passed: bool  # whether nothing contradicts a claim
+
+
+def stands(finding: Finding) -> bool:
+    """Whether a claim stands: nothing above it was proved, and something was, so that the attack saw the canary."""
+    return 0 < finding.mu_bound <= finding.mu_claimed
+
+
+def everything() -> dict[str, Config]:
+    """Every noised method under exact accounting, and noise inside every method that encrypts values without."""
+    base = Config()
+    tight = msgspec.structs.replace(base.privacy, calibration="tight")
+    inside = msgspec.structs.replace(tight, inside_clip=1.0)
+    methods = [(name, name, tight) for name, method in METHODS.items() if method.noisy]
+    methods += [(f"{name}, noise inside", name, inside) for name, method in METHODS.items() if method.inside]
+    return {
+        label: msgspec.structs.replace(
+            base, protect=msgspec.structs.replace(base.protect, method=name), privacy=privacy
+        )
+        for label, name, privacy in methods
+    }
+
+
+def audit(
+    config: Config,
+    name: str = "",
+    trials: int = TRIALS,
+    rounds: int = 0,
+    progress: Callable[[], None] = lambda: None,
+) -> Audit:
+    """Play `trials` games in each world against the method, calibration and unit of a configuration; check its noise.
+
+    Its budget is replaced by one at which a game of `rounds` rounds (0: two, of a varying series three) claims μ = 1.
+    """
+    rounds = rounds or (3 if config.protect.method == "varying-dp" else 2)
+    findings = play_games(config, trials, rounds, progress)
+    noise = check_noise(config, rounds)
+    return Audit(
+        name=name or config.protect.method,
+        calibration=config.privacy.calibration,
+        rounds=rounds,
+        trials=trials,
+        findings=findings,
+        noise=noise,
+        passed=all(map(stands, findings)) and noise.passed,
+    )
+
+
+def play_games(
+    config: Config, trials: int, rounds: int = 2, progress: Callable[[], None] = lambda: None
+) -> list[Finding]:
+    """What `trials` games in each world prove against each adversary to whom noise is claimed."""
+    if trials < LEAST_TRIALS:
+        raise ConfigError(f"an audit needs at least {LEAST_TRIALS} games in each world, got {trials}")
+    game = Game(audited(config, rounds, TARGET_MU, LENGTH))
+    scores: dict[bool, list[list[float]]] = {True: [], False: []}
+    for trial in range(trials):
+        for present, evidence in scores.items():
+            evidence.append(game.play(present, trial))
+            progress()
+    there, absent = np.array(scores[True]), np.array(scores[False])
+    return [game.finding(index, there[:, index], absent[:, index]) for index in range(len(game.claims))]
+
+
+class Game:
+    """One mechanism, and those who try to see its canary."""
+
+    def __init__(self, config: Config) -> None:
+        self.mechanism = Mechanism(config, LENGTH)
+        parts, unit = self.mechanism.half.exposures, config.privacy.unit
+        releases = [one for number in range(1, config.federation.rounds + 1) for one in releases_of(parts, "0", number)]
+        blind = [who for who in (SERVER, CLIENTS) if "clear" not in {sight_of(part, who) for part in parts}]
+        claims = {who: mu_against(who, releases, unit) for who in blind}
+        self.claims = {who: mu for who, mu in claims.items() if mu}
+        if not self.claims:
+            raise ConfigError(f"{config.protect.method} noises nothing in this configuration, so nothing is audited")
+        canary = self.mechanism.canary
+        self._updates = {True: canary, False: -canary if unit == "client-replace" else np.zeros_like(canary)}
+
+    def play(self, present: bool, trial: int) -> list[float]:
+        """What each adversary's evidence adds up to over all rounds: mean μ apart in the two worlds, deviation 1."""
+        evidence, config = dict.fromkeys(self.claims, 0.0), self.mechanism.config
+        for number in range(1, config.federation.rounds + 1):
+            seen = self._round(self._updates[present], number, 2 * trial + present)
+            for what, (part, noise) in self.mechanism.noised.items():
+                change = sensitivity(noise.clip, config.privacy.unit)
+                along = float(self.mechanism.directions[what] @ seen) * change / noise.sigmas[number - 1] ** 2
+                for who, mu in self.claims.items():
+                    if sight_of(part, who) in NOISED:
+                        evidence[who] += along / mu
+        return list(evidence.values())
+
+    def finding(self, index: int, present: NDArray[np.float64], absent: NDArray[np.float64]) -> Finding:
+        """What guessing by a threshold halfway between the worlds proves."""
+        adversary, claimed = list(self.claims.items())[index]
+        privacy = self.mechanism.config.privacy
+        middle = 0.0 if privacy.unit == "client-replace" else claimed / 2
+        alarms, misses, trials = int((absent > middle).sum()), int((present <= middle).sum()), present.size
+        bound = mu_bound(alarms, misses, trials)
+        return Finding(
+            adversary=adversary,
+            unit=privacy.unit,
+            mu_claimed=claimed,
+            mu_bound=bound,
+            epsilon_claimed=epsilon_of(claimed, privacy.delta),
+            epsilon_bound=epsilon_of(bound, privacy.delta),
+            delta=privacy.delta,
+            false_alarms=alarms / trials,
+            misses=misses / trials,
+        )
+
+    def _round(self, update: Vector, number: int, attempt: int) -> Vector:
+        """What this round reveals of the first client, in the units of its update; the others send zeros."""
+        game, others = self.mechanism, np.zeros_like(update)
+        uploads = [game.protect(update if i == 0 else others, i, number, attempt) for i in range(self._senders)]
+        sight = game.sight(number, attempt)
+        if isinstance(game.half, LweHalf):
+            payload = self._unmasked(game.half, number, attempt, uploads)
+        else:
+            total = game.server.open(LENGTH, LENGTH // 2 if game.partition else 0)
+            for upload in uploads:
+                total.add(upload.payload)
+            payload = total.close()
+        revealed = game.half.reveal(payload, sight)
+        return from_grid(revealed.steps, revealed.worth / sight.heaviest)
+
+    @property
+    def _senders(self) -> int:
+        """How many upload, from the first on: those whose noise the observer lacks and needs; for LWE, all."""
+        game = self.mechanism
+        if isinstance(game.half, LweHalf):
+            return len(game.names)
+        return max(part.quorum - part.colluders if part.quorum else 1 for part, _ in game.noised.values())
+
+    def _unmasked(self, half: LweHalf, number: int, attempt: int, uploads: list[Protected]) -> Payload:
+        """What the server of lwe-secagg does: add, collect the sums of shares, take the mask off."""
+        total, where = GridSum(LENGTH, "lwe"), Where(half.run, "lwe-secagg", LENGTH, number, attempt)
+        for upload in uploads:
+            total.add(upload.payload)
+        names = self.mechanism.names
+        rows = {i: np.sum([upload.shares[name] for upload in uploads], axis=0) % Q for i, name in enumerate(names)}
+        unmask(total, lwe.FORMS[half.form], where, rows, half.quorum, len(uploads))
+        for colluder in uploads[len(uploads) - half.colluders :]:
+            total.values -= colluder.parts[0]  # it sent zeros, so these are its errors, which it tells the observer
+        return total.close()

@@ -1,0 +1,136 @@
+"""What an audit plays: the real halves of a method, clients of unequal weight with secret noise, and a canary."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from paraaegis.config import Config
+from paraaegis.crypto import lwe
+from paraaegis.crypto.ratchet import Root
+from paraaegis.crypto.shuffle import secret_order
+from paraaegis.errors import ConfigError
+from paraaegis.fixed_point import STEP
+from paraaegis.methods import Materials, find_method
+from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon, remark_sensitivity
+from paraaegis.privacy.guarantee import sensitivity
+from paraaegis.protocol.lwe_round import LweHalf
+from paraaegis.protocol.partition import Partition
+from paraaegis.protocol.protect import Protected, Sight, Turn
+from paraaegis.runs import assemble as wire
+from paraaegis.seeds import Purpose
+from paraaegis.types import Grid, Mask, Vector
+
+CANARY = 10.0  # the norm of each part of the canary, in clips
+LIGHT = 1 / 8  # the other clients' weight, in weights of the first
+HONEST = 2  # clients whose shared noise stays secret
+
+
+def audited(config: Config, rounds: int, mu: float, length: int) -> Config:
+    """The same mechanism with secret noise, few clients and rounds, and a budget of `mu` per client over all rounds."""
+    privacy, samples = config.privacy, max(1, config.federation.min_samples)
+    if math.isinf(privacy.epsilon) or math.isinf(privacy.clip):
+        raise ConfigError("there is no noise to audit: privacy.epsilon and privacy.clip must be finite")
+    honest = lwe.FORMS[config.protect.lwe].least_honest if config.protect.method == "lwe-secagg" else HONEST
+    quorum = privacy.colluders + honest
+    if privacy.calibration == "tight":
+        epsilon = epsilon_of(mu, privacy.delta)
+    else:  # the ε that the Remark gives to noise whose honest, client-level μ is `mu`
+        change = remark_sensitivity(privacy.clip, samples) / sensitivity(privacy.clip, privacy.unit)
+        epsilon = remark_epsilon((mu * change) ** 2, privacy.delta)
+    federation = msgspec.structs.replace(
+        config.federation, clients=quorum, quorum=quorum, rounds=rounds, fraction=1.0, min_samples=samples
+    )
+    privacy = msgspec.structs.replace(privacy, epsilon=epsilon, sigma=0.0, participations=0, floor=0, noise="secret")
+    protect = msgspec.structs.replace(config.protect, ratio=0.5, carry=False)
+    point = msgspec.structs.replace(config, federation=federation, privacy=privacy, protect=protect)
+    wire.check_method(point, length)
+    return point
+
+
+class Mechanism:
+    """A method as a run of this configuration wires it, for updates of `length` values."""
+
+    def __init__(self, config: Config, length: int) -> None:
+        method = find_method(config.protect.method)
+        self.config, self.length, self.names = config, length, config.names
+        self.half, self.server = method.client(Materials(config)), method.server(config, None)
+        self._step = Root.new().begin("audit").step  # one for all rounds: the noise is audited, not the keys
+        self.partition = _halves(self._step, length) if self.half.votes else None
+        self.weights = _weights(len(self.names))
+        self.noised = {part.what: (part, part.noise) for part in self.half.exposures if part.noise}
+        signs = np.random.default_rng().choice([-1.0, 1.0], length)
+        self.directions = {what: _unit(signs, self.where(what)) for what in self.noised}
+        self.canary = self._canary()
+        self.start()
+
+    def start(self) -> None:
+        """Wire every client's source of noise, as a run does when it starts."""
+        self._noise = [wire.draw(self.config, Purpose.NOISE, index) for index in range(len(self.names))]
+
+    def where(self, what: str) -> Mask:
+        """Which values belong to a part of the update."""
+        if self.partition is None:
+            return np.ones(self.length, dtype=np.bool_)
+        return self.partition.inside if what == "inside" else ~self.partition.inside
+
+    def sight(self, number: int, attempt: int) -> Sight:
+        """What the aggregate of this round and attempt is read with."""
+        return Sight(number, attempt, self._step, len(self.names), self.weights[0], self.partition)
+
+    def turn(self, index: int, number: int, attempt: int) -> Turn:
+        """What a client's upload of this round and attempt is made with."""
+        return Turn(
+            number=number,
+            attempt=attempt,
+            step=self._step,
+            clients=len(self.names),
+            heaviest=self.weights[0],
+            partition=self.partition,
+            weight=self.weights[index],
+            rng=self._noise[index](number, attempt),
+            name=self.names[index],
+            members=self.names,
+        )
+
+    def protect(self, update: Vector, index: int, number: int, attempt: int) -> Protected:
+        """A client's upload."""
+        return self.half.protect(update, self.turn(index, number, attempt))
+
+    def steps(self, upload: Protected) -> Grid:
+        """What an upload adds to the sum, in parameter order."""
+        if self.partition is None:
+            return upload.parts[0]
+        inside, *outside = upload.parts
+        return self.partition.merge(inside, outside[0] if outside else None)
+
+    def worth(self, number: int) -> float:
+        """What one step of an upload adds to the weighted sum of updates."""
+        if isinstance(self.half, LweHalf):
+            return 1 / self.half.numbers(self.sight(number, 0), self.length).scale
+        return STEP
+
+    def _canary(self) -> Vector:
+        canary = np.zeros(self.length)
+        for what, (_, noise) in self.noised.items():
+            canary += CANARY * noise.clip * self.directions[what]
+        return canary.astype(np.float32)
+
+
+def _weights(clients: int) -> list[float]:
+    """One heavy client, the first, and light ones; they add up to 1."""
+    raw = [1.0, *[LIGHT] * (clients - 1)]
+    return [weight / sum(raw) for weight in raw]
+
+
+def _halves(step: bytes, length: int) -> Partition:
+    """A partition with half of the values inside, as if elected."""
+    return Partition.of(np.arange(length) < length // 2, secret_order(step, length))
+
+
+def _unit(signs: NDArray[np.float64], where: Mask) -> NDArray[np.float64]:
+    """A direction of norm 1 over the values of a part."""
+    return np.where(where, signs, 0.0) / math.sqrt(np.count_nonzero(where))

@@ -1,0 +1,167 @@
+"""What protection costs beside training: the vote and noise alone, and a whole client's round on ResNet-18."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+import numpy as np
+
+from paraaegis.config import Config, make_config
+from paraaegis.crypto.mac import add_tags
+from paraaegis.crypto.pool import Pool, SecretPool
+from paraaegis.crypto.shuffle import digest, secret_order
+from paraaegis.crypto.streams import system
+from paraaegis.fixed_point import slices
+from paraaegis.parallel import each
+from paraaegis.planning.measure import Still
+from paraaegis.privacy.gaussian import Gaussian, Noise
+from paraaegis.protocol import round as algorithm
+from paraaegis.protocol.binding import sign, view
+from paraaegis.protocol.client_context import Silo
+from paraaegis.protocol.messages import Aggregate
+from paraaegis.protocol.partition import places_of
+from paraaegis.protocol.state import ClientState
+from paraaegis.protocol.sums import Sum
+from paraaegis.protocol.voting import Tally, cast, select, unpack_positions
+from paraaegis.runs.assemble import make_keys, resolve, wire
+from paraaegis.types import Payload, Vector
+
+CLIENTS = 10
+RATIOS = (0.01, 0.1, 1.0)
+EPOCHS, BATCHES = 3, 30  # the local training that overheads are shares of
+RESNET18 = 11_191_242
+
+
+class VoteBench(msgspec.Struct, kw_only=True):
+    """Seconds by phase for one client, and for the server with ten ballots; bytes of a ballot."""
+
+    length: int
+    ratio: float
+    client: dict[str, float]
+    server: dict[str, float]
+    bytes_ballot: int
+
+
+class RoundBench(msgspec.Struct, kw_only=True):
+    """A client's own work as a share of its training, by ratio; the order of a round is drawn while it trains."""
+
+    length: int
+    train_seconds: float
+    overhead: dict[str, float]
+    client_seconds: dict[str, dict[str, float]]
+    combine_seconds: dict[str, float]
+    order_seconds: float
+
+
+def _best(work: Callable[[], object], repeats: int) -> float:
+    """Seconds of the fastest of several tries: other work on the machine only ever adds."""
+    found = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def bench_vote(length: int, ratio: float, repeats: int = 3) -> VoteBench:
+    """Order, selection, ballot and noise of one client; tally and election of ten ballots."""
+    update = np.random.default_rng(0).normal(0, 0.01, length).astype(np.float32)
+    k, rng = round(ratio * length), np.random.default_rng(1)
+    order = secret_order(bytes(32), length)
+    chosen = select("max", update, k, rng)
+    places = places_of(order)
+    ballot = cast(chosen, places)
+    gaussian = Gaussian(1.0, (0.07,))
+    client = {
+        "order": _best(lambda: secret_order(bytes(32), length), repeats),
+        "places": _best(lambda: places_of(order), repeats),
+        "select": _best(lambda: select("max", update, k, rng), repeats),
+        "ballot": _best(lambda: cast(chosen, places), repeats),
+        "noise": _best(lambda: each(gaussian.perturb(update[k:], 1, Noise(system())), slices(length - k)), repeats),
+    }
+
+    def tally() -> Tally:
+        counted = Tally(k, length)
+        for _ in range(CLIENTS):
+            counted.add(ballot)
+        return counted
+
+    counted = tally()
+    server = {"tally": _best(tally, repeats), "elect": _best(counted.elect, repeats)}
+    return VoteBench(length=length, ratio=ratio, client=client, server=server, bytes_ballot=len(ballot))
+
+
+def bench_round(
+    train_seconds: float, length: int = RESNET18, repeats: int = 3, progress: Callable[[str], None] = lambda _: None
+) -> RoundBench:
+    """Vote, protect and reveal of one client, undivided, and the server's combine of ten, at each ratio."""
+    update = np.random.default_rng(0).normal(0, 0.01, length).astype(np.float32)
+    bench = RoundBench(
+        length=length,
+        train_seconds=train_seconds,
+        overhead={},
+        client_seconds={},
+        combine_seconds={},
+        order_seconds=_best(lambda: places_of(secret_order(bytes(32), length)), repeats),
+    )
+    with SecretPool() as secrets, Pool() as pool:
+        for ratio in RATIOS:
+            progress(f"r = {ratio:g}")
+            silos, open_sum = _silos(ratio, length, (secrets, pool))
+            runs = [_one_round(silos, open_sum, update) for _ in range(repeats)]
+            phases = {phase: min(run[phase] for run in runs) for phase in runs[0]}
+            bench.combine_seconds[str(ratio)] = phases.pop("combine")
+            bench.client_seconds[str(ratio)] = phases
+            bench.overhead[str(ratio)] = sum(phases.values()) / train_seconds
+    return bench
+
+
+def _silos(ratio: float, length: int, pools: tuple[SecretPool, Pool]) -> tuple[dict[str, Silo], Callable[[], Sum]]:
+    """Ten clients, with secret noise as in deployment."""
+    settings = [f"protect.ratio={ratio}", "privacy.noise=secret", f"federation.clients={CLIENTS}"]
+    config: Config = resolve(make_config({}, settings), [Still.samples])
+    learners = dict.fromkeys(config.names, Still(length))
+    wired = wire(config, learners, make_keys(config), "client-0", pools)
+    return wired.silos, lambda: wired.server.open(length, wired.plan.k(1))
+
+
+def _one_round(silos: Mapping[str, Silo], open_sum: Callable[[], Sum], update: Vector) -> dict[str, float]:
+    """Seconds of one client's vote, protect and reveal, nothing shared but the order, and of the server's combine."""
+    spent: dict[str, float] = {}
+    silo, plan = silos["client-0"], silos["client-0"].plan
+    keys = silo.first_keys(silo.root)
+    state = ClientState(weights=silo.learner.initial(), counts=np.full(CLIENTS, Still.samples), held=keys)
+    silo.once.clear()
+    silo.places(keys.step)
+
+    def timed(phase: str, start: float) -> float:
+        now = time.perf_counter()
+        spent[phase] = now - start
+        return now
+
+    start = time.perf_counter()
+    votes = algorithm.vote(silo, keys, update)
+    silo.fingerprint(keys.step, view(silo, state, digest(state.weights)))
+    start = timed("vote", start)
+    elected = unpack_positions(votes, plan.k(1), plan.length)
+    start = time.perf_counter()
+    turn = algorithm.prepare(silo, state)
+    protected = algorithm.protect(silo, turn, update, silo.partition(keys.step, elected))
+    sign(silo, state, keys.step, protected.parts, elected)
+    start = timed("protect", start)
+    payload = _combined(open_sum(), protected.payload)
+    timed("combine", start)
+    nonces, tags = zip(*(sign(one, state, keys.step, protected.parts, elected) for one in silos.values()), strict=True)
+    aggregate = Aggregate(1, 0, plan.clients, None, payload, nonces, add_tags(tags))
+    start = time.perf_counter()
+    silo.learner.apply(state.weights, algorithm.reveal(silo, state, aggregate, elected))
+    timed("reveal", start)
+    return spent
+
+
+def _combined(total: Sum, upload: Payload) -> Payload:
+    for _ in range(CLIENTS):
+        total.add(upload)
+    return total.close()

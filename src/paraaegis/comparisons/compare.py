@@ -1,0 +1,109 @@
+"""A grid of runs, one after another so that seconds mean something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import msgspec
+
+from paraaegis.comparisons.preset import Cell
+from paraaegis.comparisons.table import Table, TableRow, markdown
+from paraaegis.errors import RunError, UpdateError
+from paraaegis.files import write_whole
+from paraaegis.launch import run
+from paraaegis.runs.folder import RunFolder
+from paraaegis.runs.run import OnLine, Result, bytes_a_client, check_config, read_done
+
+Shown = Callable[[str, int], AbstractContextManager[OnLine]]
+
+
+def compare(
+    title: str,
+    cells: Sequence[Cell],
+    out: Path,
+    fresh: bool,
+    shown: Shown,
+    wanted: Sequence[Cell] | None = None,
+) -> Table:
+    """Run every wanted cell that is not done yet (default: all); write and return the table of all that are done."""
+    wanted = cells if wanted is None else wanted
+    for cell in wanted:
+        check_config(cell.config)
+    diverged = _check_folder(title, cells, out)
+    for index, cell in enumerate(wanted):
+        name = f"{index + 1}/{len(wanted)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")
+        try:
+            if not fresh and _result(cell, out) is not None:
+                continue  # and neither its data nor its machine is needed again
+            with shown(name, cell.config.federation.rounds) as show:
+                run(cell.config, out / cell.folder, fresh, show)
+        except UpdateError as error:  # a result of its own kind: the others are not held up
+            diverged[cell.folder] = str(error)
+        except RunError as error:
+            if "--fresh" not in str(error):
+                raise
+            alone = f"of a comparison, all cells; for this one alone, remove {out / cell.folder} and go on"
+            raise RunError(f"{error} ({alone})") from error
+    done = {cell.folder: row_of(cell, result) for cell in cells if (result := _result(cell, out)) is not None}
+    lost = {cell.folder for cell in cells} - done.keys()
+    rows, diverged = list(done.values()), {name: why for name, why in diverged.items() if name in lost}
+    if not rows:
+        raise RunError(f"no cell came to a result: {'; '.join(f'{name}: {why}' for name, why in diverged.items())}")
+    table = Table(title=title, rows=rows, diverged=diverged)
+    write_whole(out / "table.json", lambda file: file.write(msgspec.json.format(msgspec.json.encode(table), indent=2)))
+    write_whole(out / "table.md", lambda file: file.write(markdown(table).encode()))
+    return table
+
+
+def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> dict[str, str]:
+    """Refuse a folder of somebody else's, or of another comparison; which cells had diverged."""
+    ours = {"table.json", "table.md", "plot.png", "report.html", *(cell.folder for cell in cells)}
+    known = any((out / cell.folder).exists() for cell in cells)
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file and cannot be a comparison's folder; choose another --out")
+    if out.exists() and not known and (foreign := sorted({path.name for path in out.iterdir()} - ours)):
+        raise RunError(
+            f"{out} is not this comparison's folder: it holds {', '.join(foreign[:5])}; choose another --out"
+        )
+    if (out / "table.json").exists():
+        try:
+            found = msgspec.json.decode((out / "table.json").read_bytes(), type=Table)
+        except msgspec.DecodeError as error:
+            if known:
+                return {}  # it is made anew from the cells
+            raise RunError(
+                f"{out / 'table.json'} is not a comparison's table: {error}; choose another --out"
+            ) from error
+        if found.title != title:
+            raise RunError(f"{out} holds the comparison {found.title!r}, not {title!r}; choose another --out")
+        return found.diverged
+    return {}
+
+
+def _result(cell: Cell, out: Path) -> Result | None:
+    """What this very configuration came to here; None where it is not done."""
+    folder = RunFolder(out / cell.folder)
+    found = folder.read_config()
+    return read_done(folder) if found and cell.config.filled(found).digest() == found.digest() else None
+
+
+def row_of(cell: Cell, result: Result) -> TableRow:
+    """A cell's line of the table."""
+    measured = result.metrics.get("accuracy")
+    accuracy = None if measured is None else 100 * measured
+    up, down = bytes_a_client(result, cell.config)
+    return TableRow(
+        method=result.method,
+        label=f"{cell.label} (stopped)" if result.stopped else cell.label,
+        split=cell.split,
+        seed=cell.seed,
+        accuracy=accuracy,
+        seconds=result.seconds,
+        efficiency=None if accuracy is None else 100 * accuracy / result.seconds,
+        bytes_up=up,
+        bytes_down=down,
+        folder=cell.folder,
+        shared=result.shared,
+    )

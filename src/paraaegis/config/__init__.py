@@ -1,0 +1,29 @@
+"""One configuration: a TOML file, checked whole before any work."""
+
+from paraaegis.config.schema import (
+    HERE,
+    MOST,
+    Config,
+    Privacy,
+    Protect,
+    Section,
+    as_toml,
+    load_config,
+    make_config,
+    meant,
+    naming,
+)
+
+__all__ = [
+    "HERE",
+    "MOST",
+    "Config",
+    "Privacy",
+    "Protect",
+    "Section",
+    "as_toml",
+    "load_config",
+    "make_config",
+    "meant",
+    "naming",
+]

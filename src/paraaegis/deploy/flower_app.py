@@ -1,0 +1,130 @@
+"""The Flower app: a server that reads its run's folder, and clients of the built-in data sets."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from paraaegis.config import Config
+from paraaegis.crypto.pool import Pool
+from paraaegis.deploy.node import (
+    MakeLearner,
+    SaveModel,
+    SiloNode,
+    evaluators,
+    load_resolved,
+)
+from paraaegis.engines.flower.client import ClientApp, make_client_app
+from paraaegis.engines.flower.server import Connect, GridCarrier, ServerApp, make_server_app
+from paraaegis.errors import BusyError, ConfigError
+from paraaegis.methods import find_method
+from paraaegis.protocol.round_server import Desk
+from paraaegis.protocol.server import drive, serve
+from paraaegis.protocol.state import ServerState
+from paraaegis.runs.assemble import check, make_plan, short_name
+from paraaegis.runs.folder import RunFolder
+from paraaegis.runs.run import complete
+from paraaegis.types import Learner, Vector
+
+
+def server_app(holdout: bool = True) -> ServerApp:
+    """The server of a federation: run-config `folder` names the run's folder, which holds config.toml."""
+
+    def run(connect: Connect, settings: Mapping[str, Any]) -> None:
+        if not settings.get("folder"):
+            raise ConfigError("the run needs --run-config 'folder=\"…\"', the folder that holds its config.toml")
+        folder = RunFolder(Path(str(settings["folder"])))
+        try:
+            config = load_resolved(folder.config)
+            with folder.claimed(config, fresh=False):
+                folder.error.unlink(missing_ok=True)
+                if folder.read_result() is None or folder.checkpoint.exists():
+                    serve_run(config, folder, connect(config.engine.deadline, config.federation.quorum, _say), holdout)
+        except BusyError:
+            raise  # what the other one leaves there is its own
+        except Exception as error:
+            with suppress(OSError):
+                folder.error.write_text(f"{error}\n")
+            raise
+
+    return make_server_app(run)
+
+
+def serve_run(config: Config, folder: RunFolder, carrier: GridCarrier, holdout: bool) -> None:
+    """Serve a run, or what is left of it. Every round is kept on disk before the next one begins.
+
+    A run that is over is served once more where a client was away at its end and lacks the last model.
+    """
+    stored = folder.restore()
+    state, over = stored[0] if stored else ServerState(run=run_name(config)), folder.result.exists()
+    if stored and config.privacy.noise == "secret":
+        state.attempt += 1  # what the interrupted round sent may be out already: its order is not used again
+    folder.save(state, {})
+    if not over or state.late:
+        _serve(config, folder, carrier, state, holdout)
+    if state.late:
+        _say(f"{', '.join(state.late)} lack the last model; start the run again when they are there, to hand it over")
+    complete(config, folder, state.stopped, keep=bool(state.late))
+
+
+def _serve(config: Config, folder: RunFolder, carrier: GridCarrier, state: ServerState, holdout: bool) -> None:
+    names, over = config.names, folder.result.exists()
+    awaited: Sequence[str] = state.late if over else names
+    enough = 1 if over else config.federation.quorum if state.weights else len(names)
+    present = carrier.meet(awaited, config.engine.deadline, enough)
+    carrier.enrol(present)
+    plan = check(config, make_plan(config, names, carrier.length(present), evaluators(config, holdout), state.run))
+    with Pool(config.engine.processes) as pool:
+        desk = Desk(plan, find_method(config.protect.method).server(config, pool), state, folder.history.keep)
+        drive(serve(desk, over), carrier.carry, folder.append, lambda kept: folder.save(kept, {}))
+
+
+def run_name(config: Config) -> str:
+    """A name that no other run has, so that no secret order comes twice; a simulation's can be made again."""
+    name = short_name(config)
+    return name if config.privacy.noise == "seeded" else f"{name}-{secrets.token_hex(8)}"
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def client_app(
+    make_learner: MakeLearner,
+    holdout: bool = True,
+    save_model: SaveModel | None = None,
+) -> ClientApp:
+    """A silo's client with a learner of its own; node-config `name` and `folder` say who and where it is.
+
+    `simulation=true` there lets seeded noise pass, which protects nobody.
+    """
+
+    def open_node(settings: Mapping[str, Any]) -> SiloNode:
+        for key in ("name", "folder"):
+            if key not in settings:
+                raise ConfigError(f'the node\'s --node-config needs {key}="…", got {sorted(settings)}')
+        name, folder = str(settings["name"]), Path(str(settings["folder"]))
+        return SiloNode(name, folder, make_learner, holdout, bool(settings.get("simulation", False)), save_model)
+
+    return make_client_app(open_node)
+
+
+def built_in(config: Config, name: str) -> Learner:
+    """The learner of one client of a built-in data set."""
+    from paraaegis.runs.experiment import make_classroom
+
+    return make_classroom(config, only=name).learners[name]
+
+
+def _save(config: Config, path: Path, weights: Vector) -> None:
+    from paraaegis.runs.experiment import make_classroom
+
+    make_classroom(config, only="").save_model(path, weights)
+
+
+server = server_app(holdout=False)
+client = client_app(built_in, holdout=False, save_model=_save)

@@ -1,0 +1,167 @@
+"""A federation on one machine, with real processes: folders prepared, started, followed, gathered."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import tomli_w
+
+from paraaegis.config import Config
+from paraaegis.crypto.keys import new_identity, save_keys
+from paraaegis.engines.flower.processes import Trial, check_installed, sweep
+from paraaegis.errors import RunError
+from paraaegis.files import write_whole
+from paraaegis.runs.assemble import make_keys
+from paraaegis.runs.folder import RunFolder, write_config
+from paraaegis.runs.run import OnLine, Result, check_config, read_done, read_whole
+from paraaegis.version import __version__
+
+_APP = """from paraaegis.deploy import flower_app
+
+server = flower_app.server
+client = flower_app.client
+"""
+_LOOK = 0.3  # seconds between two looks for new lines
+_ASK = 120.0  # seconds between two questions to Flower whether the run is still going: one costs two seconds
+
+
+def up(
+    config: Config,
+    out: Path,
+    fresh: bool = False,
+    on_line: OnLine = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Result:
+    """Run a configuration of a built-in data set on a SuperLink and one SuperNode a client, or go on with it.
+
+    `out` is the run's folder, as of a run in one process; `nodes/` in it holds the silos', `flower/` logs and the like.
+    """
+    place = out / "flower"
+    check_installed()
+    sweep(place)
+    folder, nodes = prepare(config, out, fresh)
+    over = _is_over(folder)
+    if not over:
+        say(f"starting a SuperLink and {len(nodes)} SuperNodes on this machine")
+        with _stopped_by_sigterm(), Trial(place, nodes) as trial:
+            run = trial.run(write_app(place / "app"), {"folder": str(folder.path.resolve())})
+            say(f"run {run}; logs are in {place / 'logs'}")
+            follow(trial, run, folder, on_line, place / "logs")
+    if not over or not folder.ledger.exists():
+        gather(folder, nodes)
+    done = read_whole(folder)
+    if done is None:
+        raise RunError(f"{folder.result} is gone")
+    return done
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM stop it as Ctrl-C does, so that nothing is left running; only the main thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _is_over(folder: RunFolder) -> bool:
+    """Whether there is a result, and no client that still lacks the last model."""
+    return read_done(folder) is not None and not folder.checkpoint.exists()
+
+
+def _begun(nodes: Mapping[str, Path]) -> bool:
+    """Whether any silo has taken part in a run."""
+    return any((node / "runs").exists() for node in nodes.values())
+
+
+def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
+    """Folders for the server and every silo, each with what it needs and nothing more."""
+    check_config(config)
+    from paraaegis.runs.experiment import make_classroom
+
+    return lay_out(make_classroom(config, only="").config, out, fresh)
+
+
+def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
+    """The same for a configuration that lacks nothing."""
+    folder = RunFolder(out)
+    with folder.claimed(resolved, fresh):
+        folder.error.unlink(missing_ok=True)
+        if fresh:
+            shutil.rmtree(out / "nodes", ignore_errors=True)
+    nodes = {name: out / "nodes" / name for name in resolved.names}
+    missing = [node for node in nodes.values() if not (node / "identity").exists()]
+    if missing and _begun(nodes):
+        raise RunError(f"{missing[0] / 'identity'} is gone, and the run cannot go on without it; {folder.remedy}")
+    if missing and not _is_over(folder):
+        for node in nodes.values():
+            node.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_config(node / "config.toml", resolved)
+        roster = {name: new_identity(node / "identity") for name, node in nodes.items()}
+        keys = replace(make_keys(resolved), roster=roster)
+        for node in nodes.values():
+            save_keys(node / "keys", keys)
+    return folder, nodes
+
+
+def write_app(folder: Path, code: str = _APP) -> Path:
+    """The Flower app that runs this package, for `flwr run`; `code` makes its `server` and `client`."""
+    package = folder / "paraaegis_app"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text('"""ParaAegis on Flower."""\n')
+    (package / "app.py").write_text(code)
+    components = {"serverapp": "paraaegis_app.app:server", "clientapp": "paraaegis_app.app:client"}
+    app = {"publisher": "paraaegis", "components": components, "config": {"folder": ""}}
+    project = {"name": "paraaegis-app", "version": __version__, "dependencies": [], "license": "Apache-2.0"}
+    build = {"requires": ["setuptools"], "build-backend": "setuptools.build_meta"}
+    content = {"build-system": build, "project": project, "tool": {"flwr": {"app": app}}}
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(content))
+    return folder
+
+
+def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Path) -> None:
+    """Show lines as they come, until the result is there; raises if the run ends without one."""
+    shown, asked, before = 0, time.monotonic(), read_done(folder)
+    while True:
+        over = False
+        if time.monotonic() - asked > _ASK:
+            over, asked = trial.status(run).startswith("finished"), time.monotonic()
+        lines = folder.read_lines()
+        for line in lines[shown:]:
+            on_line(line)
+        shown = len(lines)
+        # All nodes must come; later a run may go on with a quorum.
+        trial.check_alive(*(["superlink"] if _begun(trial.nodes) else []))
+        if _is_over(folder) or (before is None and read_done(folder) is not None):
+            return
+        if folder.error.exists():
+            raise RunError(f"the server stopped: {folder.error.read_text().strip()}")
+        if over:
+            text = (logs / "superlink.log").read_text(errors="replace")
+            raise RunError(f"the run ended without a result; the end of {logs / 'superlink.log'}:\n{text[-1500:]}")
+        time.sleep(_LOOK)
+
+
+def gather(folder: RunFolder, nodes: dict[str, Path]) -> None:
+    """Bring together what a run in one process leaves in one folder: all clients' ledgers, and the model."""
+    ledgers = [path for node in nodes.values() if (path := node / "ledger.jsonl").exists()]
+    content = b"".join(path.read_bytes() for path in ledgers)
+    if folder.ledger.exists() and len(content) < folder.ledger.stat().st_size:
+        raise RunError(f"{folder.ledger} tells of more than the silos' ledgers do, and what was spent is not forgotten")
+    if ledgers:
+        write_whole(folder.ledger, lambda file: file.write(content))
+    models = [node / "model.pt" for node in nodes.values() if (node / "model.pt").exists()]
+    if models:
+        shutil.copyfile(models[0], folder.model)
+        folder.model.chmod(0o600)

@@ -1,1 +1,0 @@
-"""Runs, and what is made of their folders."""

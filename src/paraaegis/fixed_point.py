@@ -1,0 +1,118 @@
+"""Numbers on a grid, so that sums are exact in any order and under any protection.
+
+A value is sent as a whole number of steps of 2^-22. Integers add exactly; a CKKS sum comes back to the same
+integer once rounded. What engine, order of arrival or encryption randomness did leaves no trace in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paraaegis.errors import CryptoError, UpdateError
+from paraaegis.parallel import each
+from paraaegis.types import Blob, Grid, Vector
+
+STEP = 2.0**-22
+LIMIT = 2.0**31  # 2^53 steps: beyond it a float64 cannot tell neighbouring steps apart
+LIMIT_STEPS = round(LIMIT / STEP)
+CHUNK = 1 << 18  # values in one chunk of a grid payload
+_NARROW = np.iinfo(np.int32).max
+
+Chunks = Callable[[int, slice], NDArray[np.floating]]  # the values of chunk number i, which lie at that slice
+
+
+def to_grid(values: NDArray[np.floating]) -> Grid:
+    """Round to whole steps. Refuses what is not finite or beyond ±2^31."""
+    return grid_of(lambda _, where: values[where], values.size)
+
+
+def grid_of(chunks: Chunks, length: int, factor: float = 1.0) -> Grid:
+    """Whole steps of `factor` times the values that come in chunks; worked on in the cache, on all cores.
+
+    4 bytes a step where all fit, else 8.
+    """
+    steps: Grid = np.empty(length, dtype=np.int32)
+    wide: dict[int, NDArray[np.float64]] = {}
+
+    def fill(index: int, where: slice) -> None:
+        scaled = np.multiply(chunks(index, where), factor / STEP, dtype=np.float64)
+        peak = max(float(scaled.max()), -float(scaled.min()))
+        if not peak <= LIMIT_STEPS:  # also where it is not a number
+            _refuse(peak * STEP)
+        np.rint(scaled, out=scaled)
+        if peak > _NARROW:
+            wide[index] = scaled
+        else:
+            steps[where] = scaled
+
+    each(fill, slices(length))
+    if wide:
+        steps = steps.astype(np.int64)
+        for index, scaled in wide.items():
+            steps[index * CHUNK : index * CHUNK + scaled.size] = scaled
+    return steps
+
+
+def _refuse(peak: float) -> None:
+    if not np.isfinite(peak):
+        raise UpdateError("an update must be finite, got NaN or infinity; lower the learning rate or clip")
+    raise UpdateError(f"an update's values must lie within ±{LIMIT:.0f}, got {peak:.3g}")
+
+
+def slices(length: int, chunk: int = CHUNK) -> Iterator[slice]:
+    """The places of a vector's chunks."""
+    return (slice(start, min(start + chunk, length)) for start in range(0, length, chunk))
+
+
+def from_grid(steps: Grid, factor: float = 1.0) -> Vector:
+    """`factor` times the values of whole steps, multiplied in float64 and then rounded to float32."""
+    values = np.empty(steps.size, dtype=np.float32)
+
+    def fill(_: int, where: slice) -> None:
+        values[where] = np.multiply(steps[where], STEP * factor, dtype=np.float64)
+
+    each(fill, slices(steps.size))
+    return values
+
+
+def pack_grid(steps: Grid) -> tuple[Blob, ...]:
+    """Steps as bytes: 4 a value in each chunk where they fit, else 8. Little-endian."""
+    return tuple(each(lambda _, where: _pack_chunk(steps[where]), slices(steps.size)))
+
+
+def _pack_chunk(steps: Grid) -> Blob:
+    small = steps.dtype == np.int32 or max(steps.max(), -steps.min()) <= _NARROW
+    return Blob(np.ascontiguousarray(steps, dtype="<i4" if small else "<i8").data)
+
+
+def chunk_counts(length: int, chunk: int) -> list[int]:
+    """How many values each chunk of a vector holds."""
+    return [min(chunk, length - start) for start in range(0, length, chunk)]
+
+
+def iterate_grid(chunks: Sequence[Blob], length: int) -> Iterator[tuple[slice, NDArray[np.signedinteger]]]:
+    """Each chunk's place and steps. Missing, surplus or cut chunks are refused before the first is given out."""
+    counts = chunk_counts(length, CHUNK)
+    if len(chunks) != len(counts):
+        raise CryptoError(f"{length} grid values come in {len(counts)} chunks, got {len(chunks)}")
+    for blob, count in zip(chunks, counts, strict=True):
+        if len(blob) not in (4 * count, 8 * count):
+            raise CryptoError(f"{count} grid values have {4 * count} or {8 * count} bytes, got {len(blob)}")
+    for index, (blob, count) in enumerate(zip(chunks, counts, strict=True)):
+        width = "<i4" if len(blob) == 4 * count else "<i8"
+        yield slice(index * CHUNK, index * CHUNK + count), np.frombuffer(blob.view, dtype=width)
+
+
+def unpack_grid(chunks: Sequence[Blob], length: int) -> Grid:
+    """The steps that `pack_grid` packed, in 4 bytes where all chunks are."""
+    wide = any(len(blob) == 8 * count for blob, count in zip(chunks, chunk_counts(length, CHUNK), strict=False))
+    steps: Grid = np.empty(length, dtype=np.int64 if wide else np.int32)
+
+    def fill(_: int, chunk: tuple[slice, NDArray[np.signedinteger]]) -> None:
+        steps[chunk[0]] = chunk[1]
+
+    each(fill, iterate_grid(chunks, length))
+    return steps

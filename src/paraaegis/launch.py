@@ -1,0 +1,17 @@
+"""Where a configuration is run: in this process, or by real processes of a federation on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paraaegis.config import Config
+from paraaegis.runs.run import OnLine, Result, run_here
+
+
+def run(config: Config, out: Path, fresh: bool = False, on_line: OnLine = lambda _: None) -> Result:
+    """Run a configuration on its data set, or go on with it, in the folder `out`."""
+    if config.engine.name == "flower":
+        from paraaegis.deploy.local_federation import up
+
+        return up(config, out, fresh, on_line)
+    return run_here(config, out, fresh, on_line)

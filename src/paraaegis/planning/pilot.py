@@ -1,0 +1,104 @@
+"""A few short rounds on the user's own data: how long training takes, and what a ratio costs in accuracy there."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import numpy as np
+
+from paraaegis.config import Config
+from paraaegis.errors import RunError, UpdateError
+from paraaegis.launch import run
+from paraaegis.planning.cost import ALIASES
+from paraaegis.protocol.state import Line
+from paraaegis.runs.folder import RunFolder
+from paraaegis.runs.guarantees import promise
+
+RATIOS = (0.01, 0.05, 0.2)
+
+
+class Pilot(msgspec.Struct, kw_only=True):
+    """Short runs: plain averaging, and the planned method at a few ratios. Accuracies in percent after `rounds`.
+
+    A run that diverged counts as 0.
+    """
+
+    method: str
+    rounds: int
+    plain: float
+    by_ratio: dict[str, float]
+    train: float  # seconds of a client's training in a round, measured in plain averaging
+    wall: float  # seconds of a round of plain averaging, all clients on this machine
+
+    def points_lost(self, ratio: float) -> float:
+        """Against plain averaging, between the pilot's ratios on a logarithmic scale.
+
+        From the largest one to all values it falls in proportion to 1 − r, as Theorem 1 has it; below the smallest one
+        nothing was measured, and the loss is taken to be all that was learnt.
+        """
+        known = sorted((float(text), self.plain - found) for text, found in self.by_ratio.items())
+        (least, most), (largest, last) = known[0], known[-1]
+        if ratio >= largest:
+            return max(0.0, last) * (1 - ratio) / (1 - largest)
+        if ratio < least:
+            return max(most, self.plain)
+        return float(np.interp(math.log(ratio), [math.log(r) for r, _ in known], [max(0.0, lost) for _, lost in known]))
+
+
+def fly(
+    config: Config,
+    rounds: int,
+    progress: Callable[[str], None] = lambda _: None,
+    play: Callable[[Config, Path], object] = run,
+) -> Pilot:
+    """Run the pilot in a folder of its own, which is thrown away; noise is that of the whole run.
+
+    `play` runs a configuration in a folder: with learners of your own, by `federate`.
+    """
+    federation = msgspec.structs.replace(config.federation, rounds=rounds)
+    noise = promise(config)
+    sigma = noise.sigma * config.privacy.clip / noise.clip if noise.clip else 0.0  # privacy.sigma is that of its clip
+    privacy = msgspec.structs.replace(config.privacy, sigma=sigma)
+    engine = msgspec.structs.replace(config.engine, name="local")
+    config = msgspec.structs.replace(config, federation=federation, privacy=privacy, engine=engine)
+    bare = msgspec.structs.replace(
+        config,
+        protect=msgspec.structs.replace(config.protect, carry=False),
+        privacy=msgspec.structs.replace(privacy, inside_clip=0.0),
+    )
+    with tempfile.TemporaryDirectory(prefix="paraaegis-pilot-") as place:
+
+        def lines_of(name: str, config: Config, method: str, ratio: float) -> list[Line]:
+            progress(name)
+            protect = msgspec.structs.replace(config.protect, method=method, ratio=ratio, decay=1.0)
+            play(msgspec.structs.replace(config, protect=protect), Path(place) / name)
+            return RunFolder(Path(place) / name).read_lines()
+
+        def reached(ratio: float) -> float:
+            try:
+                return _accuracy(lines_of(f"{method} {100 * ratio:g}%", config, method, ratio))
+            except UpdateError:  # it diverged: nothing was learnt
+                return 0.0
+
+        plain = lines_of("fedavg", bare, "fedavg", 0.0)
+        method = ALIASES.get(config.protect.method, config.protect.method)
+        found = {str(ratio): reached(ratio) for ratio in RATIOS}
+    return Pilot(
+        method=method,
+        rounds=rounds,
+        plain=_accuracy(plain),
+        by_ratio=found,
+        train=median(line.seconds["train"] for line in plain),
+        wall=median(line.seconds["wall"] for line in plain[1:] or plain),
+    )
+
+
+def _accuracy(lines: list[Line]) -> float:
+    if "accuracy" not in lines[-1].metrics:
+        raise RunError("a pilot compares accuracies, and this learner reports none; plan without --pilot")
+    return 100 * lines[-1].metrics["accuracy"]

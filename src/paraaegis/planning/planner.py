@@ -1,0 +1,211 @@
+"""Which method and ratio fit a practitioner's wishes: every choice is estimated, the best that fits is taken.
+
+Better means more of the update under encryption and less of it clipped, noised or withheld: the higher the mean ratio,
+the higher the accuracy, in the paper and here. How much that is worth on given data only a pilot can tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from paraaegis.config import Config
+from paraaegis.errors import ConfigError
+from paraaegis.methods import find_method
+from paraaegis.planning.cost import Estimate, Machine, Setting, at_once, estimate
+from paraaegis.planning.pilot import Pilot
+from paraaegis.privacy.guarantee import Guarantee
+from paraaegis.protocol.schedule import Schedule
+from paraaegis.runs.guarantees import promise
+
+RATIOS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
+DECAYS = (0.99, 0.95, 0.9)
+USUAL = {"paraaegis-feedback": 0.05, "paraaegis-static": 0.1, "paraaegis-dynamic": 0.1}  # where nothing limits
+RESERVE = 1.2  # the model's seconds are right within a fifth: so much is kept free
+PLANNED = ("paraaegis-feedback", "paraaegis-static", "paraaegis-dynamic")
+
+
+class Wish(msgspec.Struct, kw_only=True):
+    """What is given, and what is asked for: limits of a whole run, and points of accuracy that may be lost."""
+
+    length: int
+    train: float | None = None  # seconds of one client's training in a round; None: not known, not counted
+    bandwidth: float | None = None  # Mbit/s of each client's link; None: all clients share this machine
+    seconds: float | None = None
+    megabytes: float | None = None  # of one client, both directions
+    points: float | None = None  # of accuracy below plain averaging, by the pilot
+
+
+class Choice(msgspec.Struct, kw_only=True):
+    """A method with its ratio, and what it would cost."""
+
+    method: str
+    ratio: float
+    decay: float
+    mean_ratio: float  # over all rounds
+    estimate: Estimate
+    share: float = 1.0  # of the rounds, that a client is drawn for
+    points_lost: float | None = None  # against plain averaging, by the pilot
+    misses: list[str] = []  # the wishes that it does not fulfil
+
+    @property
+    def megabytes(self) -> float:
+        """Of one client, both directions, the whole run. It uploads when it is drawn, and gets every aggregate."""
+        return (self.share * self.estimate.bytes_up + self.estimate.bytes_down) / 1e6
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """What was chosen, what the neighbours would cost, and what the choice guarantees."""
+
+    wish: Wish
+    clients: int
+    rounds: int
+    choice: Choice
+    fits: bool  # whether every wish is fulfilled; else the choice is the one that comes nearest
+    cheaper: Choice | None
+    better: Choice | None
+    profile: str
+    sigma: float
+    simulation: bool  # noise or secret order are seeded: no guarantee holds
+    guarantees: list[Guarantee]
+    machine: Machine
+    pilot: Pilot | None = None
+
+
+def plan(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None = None) -> Answer:
+    """Choose a ratio, or a ratio and its decay, for the configuration's method."""
+    check(config)
+    choices = _worthwhile([_choice(config, wish, machine, pilot, *pair) for pair in _pairs(config, wish.length)])
+    fitting = [choice for choice in choices if not choice.misses]
+    chosen = (
+        _chosen(config.protect.method, wish, fitting) if fitting else min(choices, key=lambda one: _excess(wish, one))
+    )
+    place = choices.index(chosen)
+    found = promise(configured(config, chosen))
+    return Answer(
+        wish=wish,
+        clients=config.federation.clients,
+        rounds=config.federation.rounds,
+        choice=chosen,
+        fits=bool(fitting),
+        cheaper=choices[place - 1] if place else None,
+        better=choices[place + 1] if place + 1 < len(choices) else None,
+        profile=config.protect.profile,
+        sigma=found.sigma,
+        simulation=found.simulation,
+        guarantees=found.guarantees,
+        machine=machine,
+        pilot=pilot,
+    )
+
+
+def configured(config: Config, choice: Choice) -> Config:
+    """The configuration with a choice written into it."""
+    protect = msgspec.structs.replace(config.protect, ratio=choice.ratio, decay=choice.decay)
+    return msgspec.structs.replace(config, protect=protect)
+
+
+def train_seconds_of(pilot: Pilot, config: Config, machine: Machine, length: int, here: bool) -> float:
+    """A client's training in a round: its own time, or its share of this machine's where all clients are `here`."""
+    if not here:
+        return pilot.train
+    plain = Setting(method="fedavg", length=length, clients=config.sampled, rounds=1)
+    shared = max(0.0, pilot.wall - estimate(machine, plain).seconds) / config.sampled
+    return shared * at_once(machine, config.sampled)
+
+
+def check(config: Config) -> None:
+    """Refuse what cannot be planned, before anything is measured."""
+    if config.protect.method not in PLANNED:
+        raise ConfigError(f"a ratio is planned for {', '.join(PLANNED)}, got {config.protect.method!r}")
+
+
+def _pairs(config: Config, length: int) -> list[tuple[float, float]]:
+    """Ratios and decays that elect something in every round and, where there is noise outside, leave some there."""
+    noisy = find_method(config.protect.method).noisy
+    decays = DECAYS if config.protect.method == "paraaegis-dynamic" else (1.0,)
+    pairs = [(ratio, decay) for ratio in RATIOS for decay in decays if not (noisy and ratio == 1)]
+    last = config.federation.rounds
+    found = [pair for pair in pairs if Schedule(*pair).elected_at(last, length) > 0]
+    if not found:
+        raise ConfigError(f"{length} values are too few for a ratio: none of {RATIOS} elects one in every round")
+    return found
+
+
+def _worthwhile(choices: Sequence[Choice]) -> list[Choice]:
+    """From the lowest mean ratio to the highest, without those that a higher one beats at no more bytes and seconds."""
+
+    def costs(choice: Choice) -> tuple[float, float]:
+        return choice.megabytes, choice.estimate.seconds
+
+    ordered = sorted(choices, key=lambda choice: (choice.mean_ratio, -choice.decay))
+    return [
+        choice
+        for place, choice in enumerate(ordered)
+        if not any(
+            all(a <= b for a, b in zip(costs(higher), costs(choice), strict=True)) for higher in ordered[place + 1 :]
+        )
+    ]
+
+
+def _choice(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None, ratio: float, decay: float) -> Choice:
+    setting = Setting(
+        method=config.protect.method,
+        length=wish.length,
+        clients=config.sampled,
+        rounds=config.federation.rounds,
+        ratio=ratio,
+        decay=decay,
+        train=wish.train or 0.0,
+        bandwidth=wish.bandwidth,
+    )
+    mean = mean_ratio(ratio, decay, config.federation.rounds)
+    choice = Choice(
+        method=setting.method,
+        ratio=ratio,
+        decay=decay,
+        mean_ratio=mean,
+        estimate=estimate(machine, setting),
+        share=config.sampled / config.federation.clients,
+        points_lost=pilot.points_lost(mean) if pilot else None,
+    )
+    choice.misses = _misses(wish, choice)
+    return choice
+
+
+def mean_ratio(ratio: float, decay: float, rounds: int) -> float:
+    """Over all rounds."""
+    return ratio if decay == 1 else ratio * (1 - decay**rounds) / (1 - decay) / rounds
+
+
+def _limits(wish: Wish, choice: Choice) -> list[tuple[str, float, float]]:
+    """What is asked for, what the choice would take, and the limit."""
+    found = [
+        ("seconds, a fifth in reserve", RESERVE * choice.estimate.seconds, wish.seconds),
+        ("MB a client", choice.megabytes, wish.megabytes),
+        ("points of accuracy", choice.points_lost, wish.points),
+    ]
+    return [(name, took, limit) for name, took, limit in found if took is not None and limit is not None]
+
+
+def _misses(wish: Wish, choice: Choice) -> list[str]:
+    return [
+        f"{took:.3g} {name}, asked for at most {limit:g}" for name, took, limit in _limits(wish, choice) if took > limit
+    ]
+
+
+def _excess(wish: Wish, choice: Choice) -> float:
+    """How far a choice is from fulfilling the wish that it misses most."""
+    return max(math.log(max(took, 1e-9) / max(limit, 1e-9)) for _, took, limit in _limits(wish, choice))
+
+
+def _chosen(method: str, wish: Wish, fitting: Sequence[Choice]) -> Choice:
+    """With a wish for accuracy the cheapest that fulfils it, with limits the best within them, else the usual ratio."""
+    if wish.points is not None:
+        return fitting[0]
+    if wish.seconds is not None or wish.megabytes is not None:
+        return fitting[-1]
+    usual = USUAL[method]  # or the next above it, where that costs no more
+    return min(fitting, key=lambda choice: (choice.ratio < usual, abs(choice.ratio - usual), -choice.decay))

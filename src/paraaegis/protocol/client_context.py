@@ -1,0 +1,138 @@
+"""What a client brings to a run, and what it derives from its secrets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from paraaegis.crypto.kdf import derive, tag
+from paraaegis.crypto.ratchet import Ratchet, Root
+from paraaegis.crypto.sealed_box import agree, new_pair, seal, unseal
+from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
+from paraaegis.errors import CryptoError, ForgedError
+from paraaegis.privacy.ledger import Exposure, Ledger, Release, releases_of
+from paraaegis.protocol.messages import VERSION
+from paraaegis.protocol.parameters import Plan
+from paraaegis.protocol.partition import Partition, places_of
+from paraaegis.protocol.protect import ClientHalf
+from paraaegis.protocol.single_flight import Once, Stopwatch
+from paraaegis.types import Learner, Mask, Metrics, Order, Places
+
+Draw = Callable[[int, int], np.random.Generator]  # of a round and attempt
+
+
+@dataclass(frozen=True)
+class Silo:
+    """One client: its learner, its half of the method, its secrets.
+
+    `noise` and `votes` give the generator of a round. Silos of one process share `once` and `deltas`.
+    """
+
+    name: str
+    plan: Plan
+    half: ClientHalf
+    learner: Learner
+    root: Root
+    noise: Draw
+    votes: Draw
+    spend: Callable[[Root], None] = lambda _: None  # erases a root whose run has begun; a simulation keeps it
+    once: Once = field(default_factory=Once)
+    deltas: Once = field(default_factory=Once)  # of as many rounds as a client may have to catch up
+    ledger: Ledger = field(default_factory=Ledger)
+    resident: bool = False  # whether its states stay in memory between messages
+    simulated: bool = True  # whether its noise can be replayed
+    holdout: bool = False  # whether it evaluates on data of its own
+    tells: frozenset[str] = frozenset({"metrics", "seconds"})  # which of these its reports include
+    note: Callable[[int, Metrics], None] = lambda _number, _metrics: None  # keeps metrics for this client's people
+    identity: tuple[bytes, bytes] = field(default_factory=new_pair, repr=False)  # private and public
+    roster: Mapping[str, bytes] = field(default_factory=dict)  # every client's public identity key
+
+    def timed(self, watch: Stopwatch) -> dict[str, float]:
+        """Its seconds for a report, to which later phases are added until it is sent; none if it does not tell them."""
+        return watch.seconds if "seconds" in self.tells else {}
+
+    @property
+    def reports_seconds(self) -> bool:
+        """Whether its seconds count as told: in one process, and in a simulation, there is nobody to hide them from."""
+        return "seconds" in self.tells and not self.resident and not self.simulated
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the method's clients share keys, by which they check what the server passes on."""
+        return any(part.server != "clear" for part in self.half.exposures)
+
+    def releases(
+        self, number: int, attempt: int, parts: Iterable[Exposure] | None = None, model: str = ""
+    ) -> list[Release]:
+        """What this client lets go in this round: these parts, or those of its update, trained on this model."""
+        parts = self.half.exposures if parts is None else parts
+        return releases_of(parts, self.name, number, attempt, self.simulated, self.plan.run, model)
+
+    def first_keys(self, root: Root) -> Ratchet:
+        """The keys of this run that follow from a root. A simulation's depend on nothing but the seed."""
+        return root.begin("simulation" if self.simulated else self.plan.run)
+
+    def order(self, step: bytes) -> Order:
+        """The secret order that the key of a round and attempt gives."""
+        return self.once((step, "order"), lambda: secret_order(step, self.plan.length))
+
+    @property
+    def prepares(self) -> bool:
+        """Whether to make ahead, while the client trains, what of its upload does not depend on the update.
+
+        It pays where training leaves cores idle, as on a GPU. Not for more clients in one process than it has cores,
+        all of whose noise would be held at 8 bytes a value, nor where it would be lost before the vote is counted.
+        """
+        return self.plan.sampled <= (os.cpu_count() or 1) if self.resident else not self.half.votes
+
+    def places(self, step: bytes) -> Places:
+        """Where that order puts each parameter."""
+        return self.once((step, "places"), lambda: places_of(self.order(step)))
+
+    def partition(self, step: bytes, elected: Mask) -> Partition:
+        """What the elected positions of a round mean."""
+        return self.once(
+            (step, "partition", digest(np.packbits(elected))), lambda: Partition.of(elected, self.order(step))
+        )
+
+    def seal_to(
+        self, receiver: str, content: bytes, *purpose: str | int | bytes, group: bytes = b"", once: bytes = b""
+    ) -> bytes:
+        """Bytes that only this fellow client can open, for this purpose, knowing that they are from this one.
+
+        `group`: a secret that all clients have, needed to open them; `once`: the receiver's one-time public key.
+        """
+        context = self._box(self.name, receiver, purpose)
+        return seal(self.identity[0], self.roster[receiver], content, context, group=group, once=once)
+
+    def open_from(
+        self, sender: str, sealed: bytes, *purpose: str | int | bytes, group: bytes = b"", once: bytes = b""
+    ) -> bytes:
+        """What this fellow client sealed to this one; `once`: the private key of the one-time pair."""
+        if sender not in self.roster:
+            raise ForgedError
+        context = self._box(sender, self.name, purpose)
+        try:
+            return unseal(self.identity[0], self.roster[sender], sealed, context, group=group, once=once)
+        except CryptoError as error:
+            raise ForgedError from error
+
+    def _box(self, sender: str, receiver: str, purpose: tuple[str | int | bytes, ...]) -> bytes:
+        return msgspec.msgpack.encode([self.plan.run, sender, receiver, *purpose])
+
+    def prove_to(self, peer: str, purpose: str, owner: str, content: bytes) -> bytes:
+        """A MAC of what `owner` says, under a key that this client and one peer alone can compute."""
+        key = derive(agree(self.identity[0], self.roster[peer]), purpose, VERSION, self.plan.run, self.plan.config)
+        return tag(key, owner.encode(), content)
+
+    def seal_vote(self, step: bytes, mark: str, elected: Mask) -> str:
+        """A ballot's fingerprint with the outcome of the vote: equal at every client that was told the same."""
+        return tag(derive(step, "vote"), bytes.fromhex(mark), digest(np.packbits(elected))).hex()
+
+    def fingerprint(self, step: bytes, view: bytes) -> str:
+        """Equal at every client whose view and, where there is a vote, order are equal."""
+        return fingerprint(step, self.order(step) if self.half.votes else None, view)

@@ -1,0 +1,89 @@
+"""How a guard's grid steps travel: as they are, or encrypted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from paraaegis.crypto.ckks import Profile, Secret, rounded, secret_key
+from paraaegis.crypto.kdf import derive
+from paraaegis.crypto.pool import SecretPool
+from paraaegis.fixed_point import STEP, pack_grid, unpack_grid
+from paraaegis.protocol.single_flight import Once
+from paraaegis.protocol.sums import expect_kind
+from paraaegis.types import Grid, Payload
+
+
+class Carrier(Protocol):
+    """How a guard's grid steps travel."""
+
+    @property
+    def hides(self) -> bool:
+        """Whether the server cannot read them."""
+
+    @property
+    def step(self) -> float:
+        """What a value is rounded to."""
+
+    def rounded(self, steps: Grid) -> Grid:
+        """The steps as they will be summed."""
+
+    def pack(self, steps: Grid, clients: int, key: bytes) -> Payload:
+        """Rounded steps of one client as bytes, under the key of the round and attempt."""
+
+    def unpack(self, payload: Payload, key: bytes) -> Grid:
+        """The summed steps of an aggregate."""
+
+
+class Plain:
+    """Grid steps as they are."""
+
+    hides = False
+    step = STEP
+
+    def rounded(self, steps: Grid) -> Grid:
+        """As they are."""
+        return steps
+
+    def pack(self, steps: Grid, clients: int, key: bytes) -> Payload:  # noqa: ARG002
+        """4 bytes per value, 8 in chunks with large ones."""
+        return Payload("grid", steps.size, pack_grid(steps))
+
+    def unpack(self, payload: Payload, key: bytes) -> Grid:  # noqa: ARG002
+        """The summed steps."""
+        expect_kind(payload, "grid")
+        return unpack_grid(payload.chunks, payload.length)
+
+
+@dataclass(frozen=True)
+class Ckks:
+    """Grid steps under CKKS: exact on the profile's grid. Every round and attempt has a secret key of its own."""
+
+    profile: Profile
+    pool: SecretPool | None = None
+    hides: bool = True
+    _secrets: Once = field(default_factory=Once, repr=False)  # clients of one process have the same
+
+    @property
+    def step(self) -> float:
+        """The profile's."""
+        return self.profile.step
+
+    def rounded(self, steps: Grid) -> Grid:
+        """On the profile's grid."""
+        return rounded(self.profile, steps)
+
+    def pack(self, steps: Grid, clients: int, key: bytes) -> Payload:
+        """Fresh, seeded, symmetric ciphertexts."""
+        return Payload("ckks", steps.size, self._secret(key).encrypt(steps, clients))
+
+    def unpack(self, payload: Payload, key: bytes) -> Grid:
+        """The decrypted sum."""
+        expect_kind(payload, "ckks")
+        return self._secret(key).decrypt(payload.chunks, payload.length)
+
+    def _secret(self, key: bytes) -> Secret:
+        def made() -> Secret:
+            return Secret(self.profile, secret_key(self.profile, derive(key, "ckks")), self.pool)
+
+        return self._secrets(key, made)

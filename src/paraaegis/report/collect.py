@@ -1,0 +1,156 @@
+"""Runs for a report, read from their folders; what is broken or unfinished is named and left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from paraaegis.comparisons.preset import split_name
+from paraaegis.config import Config
+from paraaegis.errors import ParaAegisError, RunError
+from paraaegis.privacy.guarantee import Guarantee
+from paraaegis.protocol.state import Line
+from paraaegis.runs.folder import RunFolder
+from paraaegis.runs.guarantees import spending
+from paraaegis.runs.run import Result, bytes_a_client, read_done, summarise
+
+
+@dataclass(frozen=True)
+class Run:
+    """One complete run. Its label is its folder's name, in a comparison without what all have in common."""
+
+    config: Config
+    lines: list[Line]
+    result: Result
+    guarantees: list[Guarantee]
+    name: str  # its folder's
+    label: str
+    parent: str = ""
+    running: bool = False
+
+    @property
+    def row(self) -> str:
+        """Its row in a comparison, or its label."""
+        return self._parts[0] if len(self._parts) == 3 else self.label
+
+    @property
+    def mark(self) -> str:
+        """What tells it from others of its method, in a word: its ratio, or its row's name."""
+        method, protect = self.result.method, self.config.protect
+        if not self.row.startswith(method):
+            return self.row
+        rest = self.row.removeprefix(method).strip(" -")
+        if not method.startswith("paraaegis"):
+            return rest
+        decay = f" × {protect.decay:g}" if protect.decay < 1 else ""
+        beside = "carry" if protect.carry else ""
+        if len(self._parts) == 3:  # its row has a name, which may say more than its ratio
+            beside = rest.lstrip("0123456789_.x- ")
+        return f"{100 * protect.ratio:g}%{decay} {beside}".strip()
+
+    @property
+    def shared(self) -> bool:
+        """As its result says."""
+        return self.result.shared
+
+    @property
+    def split(self) -> str:
+        """How its data was shared out."""
+        return split_name(self.config)
+
+    @property
+    def _parts(self) -> list[str]:
+        return [part.strip("-") for part in self.name.rsplit("--", 2)]
+
+    @property
+    def accuracy(self) -> float:
+        """Of the final model, in percent."""
+        return 100 * self.result.metrics.get("accuracy", float("nan"))
+
+    @property
+    def length(self) -> int:
+        """Values in the model, as far as the lines tell; 0 where they do not."""
+        line = next((line for line in self.lines if line.clients), self.lines[0])
+        if line.elected and line.ratio:
+            return round(line.elected / line.ratio)
+        return line.bytes_up.get("grid", 0) // 4 // max(1, len(line.clients))
+
+    def megabytes(self, direction: Literal["up", "down"]) -> float:
+        """Of a client and round."""
+        up, down = bytes_a_client(self.result, self.config)
+        return (up if direction == "up" else down) / 1e6
+
+
+def by_split(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs by the split of their data."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.split, []).append(run)
+    return found
+
+
+def collect(paths: Iterable[Path], running: bool = False) -> tuple[list[Run], list[str]]:
+    """All complete runs in or right below these folders, and a sentence about each that cannot be shown.
+
+    With `running` also those that go on, as far as they are.
+    """
+    runs, problems = [], []
+    for folder in dict.fromkeys(path.resolve() for path in _folders(paths)):
+        try:
+            runs.append(_read(folder, running))
+            if not runs[-1].guarantees:
+                problems.append(f"{folder.name}: it has no ledger, so that its guarantees are not shown")
+        except (ParaAegisError, OSError) as error:
+            problems.append(f"{folder.name}: {error}")
+    return _labelled(runs), problems
+
+
+def profile_of(runs: Iterable[Run]) -> str:
+    """The CKKS profile that most of these runs have."""
+    return Counter(run.config.protect.profile for run in runs).most_common(1)[0][0]
+
+
+def _labelled(runs: list[Run]) -> list[Run]:
+    """Names of the form row--split--seed, without the parts that are the same in all."""
+    names = [run._parts for run in runs]
+    if len({len(parts) for parts in names}) != 1:
+        return runs
+    differing = [len(set(column)) > 1 for column in zip(*names, strict=True)]
+    kept = [[part for part, differs in zip(parts, differing, strict=True) if differs] for parts in names]
+    labelled = [replace(run, label=", ".join(parts) or run.label) for run, parts in zip(runs, kept, strict=True)]
+    twice = {label for label, count in Counter(run.label for run in labelled).items() if count > 1}
+    return [replace(run, label=f"{run.parent}/{run.label}") if run.label in twice else run for run in labelled]
+
+
+def _folders(paths: Iterable[Path]) -> list[Path]:
+    found = []
+    for path in paths:
+        if not path.is_dir():
+            raise RunError(f"{path} is not a folder; give run folders, or a comparison's")
+        traces = ("config.toml", "rounds.jsonl", "result.json")
+        below = sorted(one for one in path.iterdir() if one.is_dir() and any((one / name).exists() for name in traces))
+        found += [path] if (path / "config.toml").exists() else below
+    if not found:
+        raise RunError("there is no run in these folders: none holds a config.toml")
+    return found
+
+
+def _read(path: Path, running: bool) -> Run:
+    folder = RunFolder(path)
+    if (config := folder.read_config()) is None:
+        raise RunError("its config.toml cannot be read")
+    done, lines = read_done(folder), folder.read_lines()
+    if done is None and not running:
+        raise RunError("it is not complete; the command that began it goes on with it, or says why it cannot")
+    if not lines:
+        raise RunError("it has no rounds yet" if running else "it has no rounds")
+    if done is not None and len(lines) != done.rounds:
+        raise RunError(f"its rounds.jsonl has {len(lines)} of {done.rounds} rounds")
+    guarantees = []
+    if folder.ledger.exists():
+        guarantees = spending(path).guarantees
+    name, parent = path.resolve().name, path.resolve().parent.name
+    return Run(config, lines, done or summarise(config, folder), guarantees, name, name, parent, done is None)

@@ -1,0 +1,74 @@
+"""The explorer's data: a machine's costs, the noise of a few budgets, and the runs that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from paraaegis.planning.cost import ALIASES, BASE, FLOWER_BYTE, FLOWER_EXCHANGE, Machine
+from paraaegis.privacy.calibrate import mu_of
+from paraaegis.report.collect import Run
+
+DELTA = 1e-5
+BUDGETS = np.geomspace(0.1, 100, 61)
+
+
+def explorer(machine: Machine, runs: Sequence[Run]) -> dict[str, Any]:
+    """All that the page needs to answer a move of a slider."""
+    names = sorted([*machine.methods, *ALIASES])
+    return {
+        "machine": msgspec.to_builtins(machine),
+        "methods": {name: ALIASES.get(name, name) for name in names},
+        "constants": {"base": BASE, "flowerExchange": FLOWER_EXCHANGE, "flowerByte": FLOWER_BYTE},
+        "budgets": [{"epsilon": float(f"{epsilon:.3g}"), "mu": mu_of(float(epsilon), DELTA)} for epsilon in BUDGETS],
+        "delta": DELTA,
+        "measured": [_measured(run, runs, machine) for run in runs],
+        "start": _start(runs),
+    }
+
+
+def _measured(run: Run, runs: Sequence[Run], machine: Machine) -> dict[str, Any]:
+    protect, kind = run.config.protect, (run.config.data.name, run.config.model.name)
+    siblings = (one.length for one in runs if (one.config.data.name, one.config.model.name) == kind)
+    cost = machine.methods.get(ALIASES.get(run.result.method, run.result.method))
+    return {
+        "label": run.label,
+        "method": run.result.method,
+        "ratio": protect.ratio,
+        "decay": protect.decay,
+        "clients": run.config.sampled,
+        "length": run.length or max(siblings, default=0),
+        "elects": cost is not None and cost.inside == "elected",
+        "shared": run.shared,
+        "rounds": run.result.rounds,
+        "accuracy": None if run.accuracy != run.accuracy else run.accuracy,
+        "seconds": run.result.seconds / run.result.rounds,
+        "up": 1e6 * run.megabytes("up"),
+        "down": 1e6 * run.megabytes("down"),
+    }
+
+
+def _start(runs: Sequence[Run]) -> dict[str, Any]:
+    """Where the sliders stand at first: as in these runs, of those that vote in feedback's or the first."""
+    first = runs[0]
+    length = next((run.length for run in runs if run.length), 1_000_000)
+    voted = [run for run in runs if run.result.method.startswith("paraaegis-")]
+    chosen = next((run for run in voted if run.result.method == "paraaegis-feedback"), [*voted, first][0])
+    protect, epsilon = chosen.config.protect, min(chosen.config.privacy.epsilon, BUDGETS[-1])
+    plain = next((run for run in runs if run.result.method == "fedavg"), first)
+    train = sum(line.seconds.get("train", 0.0) for line in plain.lines) / len(plain.lines)
+    return {
+        "here": all(run.config.engine.name == "local" for run in runs),
+        "method": chosen.result.method,
+        "ratio": protect.ratio,
+        "decay": protect.decay,
+        "budget": int(np.abs(np.log(BUDGETS / epsilon)).argmin()),
+        "clients": first.config.sampled,
+        "rounds": first.config.federation.rounds,
+        "length": length,
+        "train": train,
+        "clip": first.config.privacy.clip if first.config.privacy.clip < 1e6 else 1.0,
+    }

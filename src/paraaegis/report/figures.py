@@ -1,0 +1,147 @@
+"""The figures of a report, as Plotly describes them: data first, looks from one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from paraaegis.report.collect import Run, by_split
+from paraaegis.report.looks import OTHER, STYLES
+
+Figure = dict[str, Any]
+# Static and dynamic lie close together, and so do feedback's splits.
+_LABELS = {"paraaegis-dynamic": "top center", "paraaegis-feedback": "middle right"}
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+PHASES = {"train": "#0072B2", "evaluate": "#999999", "vote": "#F0E442", "protect": "#E69F00", "combine": "#CC79A7",
+          "reveal": "#009E73"}  # fmt: skip
+_SYMBOLS = {"*": "star", "v": "triangle-down", "<": "triangle-left", "s": "square", "X": "x", "D": "diamond",
+            "o": "circle", "P": "cross", "^": "triangle-up"}  # fmt: skip
+
+
+def figures(runs: Sequence[Run]) -> dict[str, Figure]:
+    """All figures that these runs have data for, by title."""
+    found: dict[str, Figure] = {}
+    splits = by_split(runs)
+    for split, some in splits.items():  # accuracies on different data are no trade-off
+        beside = f", {split}" if len(splits) > 1 else ""
+        both = [run.megabytes("up") + run.megabytes("down") for run in some]
+        seconds = [run.result.seconds for run in some]
+        found[f"Accuracy against time{beside}"] = _scatter(some, "seconds", seconds, timed=True)
+        found[f"Accuracy against bytes{beside}"] = _scatter(some, "MB a client and round, up and down", both)
+    found["Accuracy by round"] = _lines(
+        runs, "accuracy, %", lambda run: [100 * line.metrics.get("accuracy", float("nan")) for line in run.lines]
+    )
+    found["Where the time goes"] = _phases(runs)
+    found["Bytes by direction"] = _bytes(runs)
+    voting = [run for run in runs if any(line.agreement is not None for line in run.lines)]
+    if voting:
+        found["Ratio by round"] = _lines(voting, "r_t, %", lambda run: [100 * line.ratio for line in run.lines])
+        found["Agreement of the votes"] = _lines(
+            voting, "votes on elected values, %", lambda run: [100 * (line.agreement or 0) for line in run.lines]
+        )
+    return found
+
+
+def _looks(run: Run) -> tuple[str, str]:
+    colour, marker = STYLES.get(run.result.method, OTHER)
+    return colour, _SYMBOLS.get(marker, "circle")
+
+
+def _rank(runs: Sequence[Run], run: Run) -> int:
+    """The how many-eth run of its method this is, to tell lines of one colour apart."""
+    return [other.label for other in runs if other.result.method == run.result.method].index(run.label)
+
+
+def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], timed: bool = False) -> Figure:
+    points = []
+    for run, cost in zip(runs, costs, strict=True):
+        colour, symbol = _looks(run)
+        points.append(
+            {
+                "type": "scatter",
+                "mode": "markers+text",
+                "text": [run.mark],
+                "textposition": _LABELS.get(run.result.method, "bottom center"),
+                "textfont": {"size": 9},
+                "name": run.label,
+                "legendgroup": run.result.method,
+                "x": [cost],
+                "y": [run.accuracy],
+                "marker": {"size": 13, "color": colour, "symbol": symbol, "line": {"width": 1, "color": "#888"}},
+                "hovertemplate": f"%{{fullData.name}}<br>%{{x:.2f}} {label}<br>%{{y:.2f}} %<extra></extra>",
+            }
+        )
+    front = pareto([(cost, run.accuracy) for run, cost in zip(runs, costs, strict=True) if not (timed and run.shared)])
+    edge = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "none is better in both",
+        "x": [cost for cost, _ in front],
+        "y": [accuracy for _, accuracy in front],
+        "line": {"dash": "dot", "color": "#888", "shape": "hv"},
+        "hoverinfo": "skip",
+    }
+    return {"data": [edge, *points], "layout": {"xaxis": {"title": label, "rangemode": "tozero"}, "yaxis": _percent()}}
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those points that no other one beats in both: cost, which is better low, and gain, which is better high."""
+    found: list[tuple[float, float]] = []
+    for cost, gain in sorted(
+        (point for point in points if point[1] == point[1]), key=lambda point: (point[0], -point[1])
+    ):
+        if not found or gain > found[-1][1]:
+            found.append((cost, gain))
+    return found
+
+
+def _lines(runs: Sequence[Run], label: str, values: Callable[[Run], list[float]]) -> Figure:
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": run.label,
+            "legendgroup": run.result.method,
+            "x": [line.round for line in run.lines],
+            "y": values(run),
+            "line": {"color": _looks(run)[0], "width": 1.5, "dash": _DASHES[_rank(runs, run) % len(_DASHES)]},
+            "marker": {"size": 6, "symbol": _looks(run)[1], "color": _looks(run)[0]},
+        }
+        for run in runs
+    ]
+    return {"data": data, "layout": {"xaxis": {"title": "round"}, "yaxis": {"title": label, "rangemode": "tozero"}}}
+
+
+def _phases(runs: Sequence[Run]) -> Figure:
+    def mean(run: Run, phase: str) -> float:
+        return sum(line.seconds.get(phase, 0.0) for line in run.lines) / len(run.lines)
+
+    data = [
+        _bars("combine (server)" if phase == "combine" else phase, colour, runs, [mean(run, phase) for run in runs])
+        for phase, colour in PHASES.items()
+    ]
+    title = "seconds a round: of a client (mean; others work at the same time), and of the server for all of them"
+    return {"data": data, "layout": _tall(runs, "stack", title)}
+
+
+def _bytes(runs: Sequence[Run]) -> Figure:
+    data = [
+        _bars("up", "#0072B2", runs, [run.megabytes("up") for run in runs]),
+        _bars("down", "#E69F00", runs, [run.megabytes("down") for run in runs]),
+    ]
+    return {"data": data, "layout": _tall(runs, "group", "MB a client and round")}
+
+
+def _bars(name: str, colour: str, runs: Sequence[Run], values: Sequence[float]) -> dict[str, Any]:
+    labels = [run.label for run in runs]
+    return {"type": "bar", "orientation": "h", "name": name, "y": labels, "x": values, "marker": {"color": colour}}
+
+
+def _tall(runs: Sequence[Run], mode: str, title: str) -> dict[str, Any]:
+    """The layout of bars, one a run."""
+    axes = {"xaxis": {"title": title}, "yaxis": {"automargin": True, "autorange": "reversed"}}
+    return {"barmode": mode, "height": 140 + 34 * len(runs), **axes}
+
+
+def _percent() -> dict[str, Any]:
+    return {"title": "accuracy, %", "range": [0, 104]}

@@ -1,0 +1,144 @@
+"""The page: one self-contained file, without anything from a network."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paraaegis.config import as_toml
+from paraaegis.files import write_whole
+from paraaegis.planning.cost import ALIASES, Machine
+from paraaegis.report.collect import Run
+from paraaegis.report.explorer import explorer
+from paraaegis.report.figures import Figure, figures
+from paraaegis.report.findings import headline, notes, over_seeds, results
+from paraaegis.version import __version__
+
+
+def write_page(
+    runs: Sequence[Run],
+    problems: Sequence[str],
+    path: Path,
+    title: str = "",
+    machine: Machine | None = None,
+    refresh: int = 0,
+) -> None:
+    """Write the report of these runs."""
+    write_whole(path, lambda file: file.write(page(runs, problems, title, machine, refresh).encode()))
+
+
+def page(
+    runs: Sequence[Run], problems: Sequence[str], title: str = "", machine: Machine | None = None, refresh: int = 0
+) -> str:
+    """The report as HTML; with an explorer where a machine was measured, reloading itself after `refresh` seconds."""
+    from plotly.offline import get_plotlyjs
+
+    assets = files("paraaegis.report")
+    drawn = figures(runs)
+    parts = {
+        "TITLE": html.escape(title or _title(runs)),
+        "REFRESH": f'<meta http-equiv="refresh" content="{refresh}">' if refresh else "",
+        "HEADLINE": html.escape(headline(runs)),
+        "STYLE": (assets / "page.css").read_text(encoding="utf-8"),
+        "PROBLEMS": _problems(problems),
+        "RESULTS": _results(runs),
+        "FIGURES": "\n".join(_figure(number, *one) for number, one in enumerate(drawn.items())),
+        "PRIVACY": _privacy(runs),
+        "CONFIGURATIONS": _configurations(runs),
+        "VERSION": __version__,
+        "EXPLORER": _explorer(machine) if machine else "",
+        "DATA": _script(list(drawn.values())),
+        "COSTS": _script(explorer(machine, runs) if machine else None),
+        "SCRIPT": (assets / "page.js").read_text(encoding="utf-8"),
+        "EXPLORE": (assets / "explorer.js").read_text(encoding="utf-8") if machine else "",
+        "PLOTLY": get_plotlyjs(),
+    }
+    text = (assets / "page.html").read_text(encoding="utf-8")
+    for name, content in parts.items():
+        text = text.replace(f"{{{{{name}}}}}", content)
+    return text
+
+
+def _script(value: object) -> str:
+    """A value as JSON that cannot end its script."""
+    return msgspec.json.encode(value).decode().replace("<", "\\u003c")
+
+
+def _explorer(machine: Machine) -> str:
+    text = (files("paraaegis.report") / "explorer.html").read_text(encoding="utf-8")
+    options = "".join(f"<option>{html.escape(name)}</option>" for name in sorted([*machine.methods, *ALIASES]))
+    measured = f"in {machine.seconds:.0f} s on {machine.cores} cores"
+    return text.replace("{{OPTIONS}}", options).replace("{{MEASURED}}", measured)
+
+
+def _title(runs: Sequence[Run]) -> str:
+    first = runs[0].config
+    return (
+        f"{first.data.name}, {first.model.name}, {first.federation.clients} clients, {first.federation.rounds} rounds"
+        if len({(run.config.data.name, run.config.model.name) for run in runs}) == 1
+        else f"{len(runs)} runs"
+    )
+
+
+def _problems(problems: Sequence[str]) -> str:
+    if not problems:
+        return ""
+    items = "".join(f"<li>{html.escape(text)}</li>" for text in problems)
+    return f'<section class="problems"><h2>Left out, or not whole</h2><ul>{items}</ul></section>'
+
+
+def _results(runs: Sequence[Run]) -> str:
+    names, rows = over_seeds(runs)
+    seeds = _table(names, rows) if rows else ""
+    return _table(*results(runs)) + f"<p>{notes(runs)} Click on a heading to sort.</p>" + seeds
+
+
+def _privacy(runs: Sequence[Run]) -> str:
+    rows = [(run.label, one.adversary, one.kind, one.figure, one.why) for run in runs for one in run.guarantees]
+    if not rows:
+        return "<p>These runs have no ledger.</p>"
+    return _table(("run", "against", "guarantee", "figure", "why"), rows)
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col"><button type="button">{html.escape(name)}</button></th>' for name in names)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f'<div class="wide"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def _figure(number: int, name: str, figure: Figure) -> str:
+    kind, told = ' class="tall"' if figure["data"][0]["type"] == "bar" else "", html.escape(name)
+    link = f'<a class="download" data-figure="{number}" data-name="{told}" href="#">data</a>'
+    plot = f'<div class="plot" id="figure-{number}" role="img" aria-label="{told}"></div>'
+    return f"<figure{kind}><figcaption>{told} {link}</figcaption>{plot}</figure>"
+
+
+def _configurations(runs: Sequence[Run]) -> str:
+    """What all runs have in common once, then what each has of its own."""
+    flat = [_flat(msgspec.to_builtins(run.config)) for run in runs]
+    common = {key: value for key, value in flat[0].items() if all(other.get(key) == value for other in flat)}
+    parts = [("All runs" if len(runs) > 1 else runs[0].label, common)]
+    own = ({key: value for key, value in one.items() if key not in common} for one in flat)
+    parts += [(run.label, found) for run, found in zip(runs, own, strict=True) if found]
+    return "".join(
+        f"<details><summary>{html.escape(name)}</summary><pre>{html.escape(_settings(found))}</pre></details>"
+        for name, found in parts
+    )
+
+
+def _flat(table: Mapping[str, Any], key: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= _flat(value, f"{key}{name}.") if isinstance(value, Mapping) else {f"{key}{name}": value}
+    return found
+
+
+def _settings(found: Mapping[str, Any]) -> str:
+    return "\n".join(f"{key} = {as_toml(value)}" for key, value in found.items())

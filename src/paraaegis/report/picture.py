@@ -1,0 +1,110 @@
+"""The trade-off as a PNG and the results as Markdown, for a README."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from paraaegis.comparisons.table import as_markdown
+from paraaegis.report.collect import Run, by_split
+from paraaegis.report.figures import pareto
+from paraaegis.report.findings import headline, notes, over_seeds, results
+from paraaegis.report.looks import OTHER, STYLES
+
+SPREAD = 30  # largest over smallest cost from which on an axis is logarithmic
+
+
+def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
+    """Accuracy against time and against bytes, a row a split, with the front that no run beats in both."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    splits = by_split(runs)
+    figure, panels = plt.subplots(
+        len(splits), 2, figsize=(11, 0.6 + 3.2 * len(splits)), sharey=True, squeeze=False, layout="constrained"
+    )
+    for (left, right), (split, chosen) in zip(panels, splits.items(), strict=True):
+        hollow = " (hollow: beside other work, not comparable)" if any(run.shared for run in chosen) else ""
+        draw(left, chosen, [run.result.seconds for run in chosen], f"seconds{hollow}", timed=True)
+        both = [run.megabytes("up") + run.megabytes("down") for run in chosen]
+        draw(right, chosen, both, "MB a client and round, up and down")
+        left.set_ylabel("accuracy, %" if len(splits) == 1 else f"{split}\naccuracy, %")
+    finish(figure, panels, path, title)
+    plt.close(figure)
+
+
+def finish(figure: Any, panels: Any, path: Path, title: str) -> None:
+    """Legend, title, names beside the points; then the file."""
+    handles: dict[str, Any] = {}
+    for panel in panels[:, 1]:  # where all are filled
+        handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
+    figure.suptitle(title)
+    figure.draw_without_rendering()  # the places of points are known from here on
+    for panel in panels.flat:
+        _spread(panel)
+    figure.savefig(path, dpi=130)
+
+
+def draw(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, timed: bool = False) -> None:
+    """Runs as points of cost and accuracy, with the front that none of them beats in both."""
+    points = list(zip(costs, [run.accuracy for run in runs], strict=True))
+    front = pareto([point for point, run in zip(points, runs, strict=True) if not (timed and run.shared)])
+    line = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
+    panel.step([x for x, _ in front], [y for _, y in front], where="post", color="#888888", linestyle=":", zorder=2)
+    for run, (cost, accuracy) in zip(runs, points, strict=True):
+        method = run.result.method
+        colour, marker = STYLES.get(method, OTHER)
+        inner = "none" if timed and run.shared else colour
+        panel.scatter(cost, accuracy, s=60, facecolors=inner, edgecolors=colour, marker=marker, label=method, zorder=3)
+        note = panel.annotate(run.mark, (cost, accuracy), (0, 0), textcoords="offset points", fontsize=7, ha="center",
+                              va="center", arrowprops=line)  # fmt: skip
+        note.set_in_layout(False)
+    if min(costs) > 0 and max(costs) > SPREAD * min(costs):
+        panel.set(xscale="log", xlim=(min(costs) / 2, 2 * max(costs)))
+        panel.xaxis.set_major_formatter("{x:g}")
+    else:
+        panel.set(xlim=(0, 1.15 * max(costs)))
+    panel.set(xlabel=label, ylim=(0, 104))
+    panel.grid(alpha=0.3)
+
+
+def _spread(panel: Any) -> None:
+    """Move each name to the nearest place beside its point where it covers no point and no other name."""
+    from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
+
+    notes = [child for child in panel.get_children() if isinstance(child, Annotation)]
+    dot = panel.figure.dpi / 72  # pixels
+    points = [panel.transData.transform(note.xy) for note in notes]
+    taken = [Bbox.from_bounds(x - 5 * dot, y - 5 * dot, 10 * dot, 10 * dot) for x, y in points]
+    for note, (x, y) in ((note, point) for note, point in zip(notes, points, strict=True) if note.get_text()):
+        size = note.get_window_extent()
+        for right, up in _around(size.width / dot, size.height / dot):
+            box = Bbox.from_bounds(x + right * dot - size.width / 2, y + up * dot - size.height / 2, *size.size)
+            inside = all(panel.bbox.contains(*corner) for corner in (box.min, box.max))
+            if inside and not box.count_overlaps(taken):
+                note.xyann = (right, up)
+                taken.append(box)
+                break
+
+
+def _around(width: float, height: float) -> Iterator[tuple[float, float]]:
+    """Places of a text's centre, nearest to its point first: below, above, beside, then farther away."""
+    for distance in (6, 12, 20, 30, 42, 56, 72, 90):
+        for turn in (-90, 90, 0, 180, -45, -135, 45, 135, -20, 20, -160, 160):
+            right, up = math.cos(math.radians(turn)), math.sin(math.radians(turn))
+            yield right * (distance + width / 2), up * (distance + height / 2)
+
+
+def markdown(runs: Sequence[Run]) -> str:
+    """The headline, the table of results and, where there are several, that of seeds."""
+    parts = [headline(runs), as_markdown(*results(runs)), notes(runs)]
+    names, rows = over_seeds(runs)
+    if rows:
+        parts.append(as_markdown(names, rows))
+    return "\n\n".join(parts) + "\n"

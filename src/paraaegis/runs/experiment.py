@@ -1,0 +1,109 @@
+"""Torch learners for an experiment: the data shared out, one model and optimiser a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paraaegis.config import Config
+from paraaegis.errors import ConfigError, DataError
+from paraaegis.learn import cuda, data, models, train
+from paraaegis.learn.split import split
+from paraaegis.learn.threads import use_one_thread
+from paraaegis.learn.vector import to_vector
+from paraaegis.methods import find_method
+from paraaegis.parallel import threads
+from paraaegis.runs.assemble import resolve
+from paraaegis.seeds import Purpose, stream
+from paraaegis.types import Learner, Vector
+
+PHOTOGRAPHS = (128, 128, 3), 10
+LEAST = 10  # samples that a split gives every client where the configuration does not say
+
+
+@dataclass(frozen=True)
+class Classroom:
+    """The clients' learners, the configuration that their data completes, and what is needed to keep the model."""
+
+    config: Config
+    learners: dict[str, Learner]
+    dataset: data.Dataset
+    gpu: str  # its name; empty where they train on a CPU
+
+    def save_model(self, path: Path, weights: Vector) -> None:
+        """Write the model so that plain torch loads it."""
+        model = self.config.model.name
+        train.save_model(path, model, self.dataset.shape, self.dataset.classes, weights)
+
+
+def make_classroom(config: Config, only: str | None = None) -> Classroom:
+    """Load and share out the data, build a learner a client or of one alone. The first also holds the test set."""
+    if config.model.name not in models.MODELS:
+        raise ConfigError(f"model.name must be one of {', '.join(models.MODELS)}, got {config.model.name!r}")
+    dataset = data.load(config.data.name, Path(config.data.folder) if config.data.folder else None)
+    shares = split(
+        dataset.train_labels,
+        config.federation.clients,
+        config.data.split,
+        config.data.alpha,
+        config.federation.min_samples or LEAST,
+        stream(config.seed, Purpose.SPLIT),
+    )
+    use_one_thread()
+    device = train.default_device() if config.engine.device == "auto" else config.engine.device
+    kind = cuda.CudaLearner if device.startswith("cuda") else train.TorchLearner
+    learners: dict[str, Learner] = {}
+    for index, (name, rows) in enumerate(zip(config.names, shares, strict=True)):
+        if only not in (None, name):
+            continue
+        if not learners:
+            first = stream(config.seed, Purpose.MODEL)
+            model = models.build(config.model.name, dataset.shape, dataset.classes, first)
+        learners[name] = kind(
+            model=deepcopy(model),
+            images=dataset.train_images[rows],
+            labels=dataset.train_labels[rows],
+            test=(dataset.test_images, dataset.test_labels) if index == 0 else None,
+            epochs=config.train.epochs,
+            batch=config.train.batch,
+            optimizer=config.train.optimizer,
+            lr=config.train.lr,
+            momentum=config.train.momentum,
+            server_lr=config.train.server_lr,
+            augment=dataset.augment,
+            mean=dataset.mean,
+            std=dataset.std,
+            batches=_batches(config.seed, index),
+            device=device,
+        )
+    cuda.take_turns((one for one in learners.values() if isinstance(one, cuda.CudaLearner)), at_a_time(config))
+    return Classroom(resolve(config, [len(rows) for rows in shares]), learners, dataset, train.gpu_name(device))
+
+
+def at_a_time(config: Config) -> int:
+    """How many clients should share a GPU: all, or half of them where the others have all of an update to encrypt.
+
+    Half as many train a few percent slower. Methods that vote wait for the last client anyway.
+    """
+    method = find_method(config.protect.method)
+    clients = min(config.sampled, threads(config.engine.workers))  # the engine has no more of them
+    encrypts_at_once = method.encrypts and not method.server(config, None).votes
+    return -(-clients // 2) if encrypts_at_once else clients
+
+
+def model_length(name: str, config: Config) -> int:
+    """Values in a model for a configuration's data; where that is not here, for photographs in ten classes."""
+    shape, classes = PHOTOGRAPHS
+    with suppress(DataError):
+        found = data.load(config.data.name, Path(config.data.folder) if config.data.folder else None)
+        shape, classes = found.shape, found.classes
+    return int(to_vector(models.build(name, shape, classes, 0)).size)
+
+
+def _batches(seed: int, client: int) -> Callable[[int], np.random.Generator]:
+    return lambda number: stream(seed, Purpose.BATCHES, client, number)

@@ -1,0 +1,306 @@
+"""A run's folder: the resolved configuration, one JSON line a round, the checkpoint, the model, the result.
+
+    config.toml       what was run, every default filled in
+    rounds.jsonl      one line a round
+    ledger.jsonl      every release, written before it was sent; never shortened
+    checkpoint.npz    what a resumed run needs, readable by its owner alone; removed when every client has the end
+    history/          aggregates that a client may still need
+    keys              the clients' secrets while the run goes on, readable by its owner alone
+    model.pt          the final model, for plain torch
+    result.json       the summary; its presence says that the run is complete
+    error.txt         why a server of a federation stopped, until it is started again
+
+Lines and ledger are appended to; everything else that is read again is written beside its place and moved there, so
+that a kill at any time leaves it whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import msgspec
+import numpy as np
+import tomli_w
+
+from paraaegis.config import HERE, Config, load_config
+from paraaegis.errors import BusyError, ParaAegisError, RunError
+from paraaegis.files import write_whole
+from paraaegis.privacy.guarantee import VALUES
+from paraaegis.privacy.ledger import Release, read_ledger
+from paraaegis.protocol.state import ClientState, Line, ServerState, decode_state, encode_state
+from paraaegis.runs.history import History
+from paraaegis.types import Arrays
+
+
+class RunFolder:
+    """One run's files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = path / ".lock"
+        self.config = path / "config.toml"
+        self.lines = path / "rounds.jsonl"
+        self.ledger = path / "ledger.jsonl"
+        self.checkpoint = path / "checkpoint.npz"
+        self.history = History(path / "history")
+        self.keys = path / "keys"
+        self.model = path / "model.pt"
+        self.result = path / "result.json"
+        self.error = path / "error.txt"
+
+    @contextmanager
+    def claimed(self, config: Config, fresh: bool) -> Iterator[None]:
+        """Hold the folder for one run of this configuration; refuses another's or another process's."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be a run's folder: {error.strerror}; choose another --out") from error
+        if (
+            not self._lock.exists()
+            and not self._is_ours()
+            and (foreign := sorted(path.name for path in self.path.iterdir()))
+        ):
+            raise RunError(
+                f"{self.path} is not a run's folder: it holds {', '.join(foreign[:5])}; choose another --out"
+            )
+        with self._lock.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise BusyError(
+                    f"another process is running in {self.path}; wait for it or choose another --out"
+                ) from error
+            self._check(config, fresh)
+            yield
+
+    def _is_ours(self) -> bool:
+        """Whether a configuration of ours lies here, as in results that were copied without their lock."""
+        return self.config.exists() and self.read_config() is not None
+
+    def read_config(self) -> Config | None:
+        """The configuration of the run in this folder; None where there is none that can be read."""
+        try:
+            return load_config(self.config)
+        except ParaAegisError:
+            return None
+
+    def _check(self, config: Config, fresh: bool) -> None:
+        ours = {self.config, self.lines, self.ledger, self.checkpoint, self.keys, self.model, self.result, self.error}
+        if fresh:
+            self._keep_what_was_spent()
+            for path in ours:
+                path.unlink(missing_ok=True)
+            self.history.prune()
+        elif self.config.exists():
+            self._same(config)
+            return
+        write_config(self.config, config)
+
+    def _keep_what_was_spent(self) -> None:
+        self._refuse_forgetting()
+        if self._really_spent():
+            raise RunError(
+                f"{self.ledger} records privacy that was really spent, and starting over would forget it; choose "
+                "another --out, and count what both runs spend"
+            )
+
+    def _refuse_forgetting(self) -> None:
+        """A run with secret noise that left traces but no ledger may have spent what nobody can tell."""
+        found = self.read_config() if self.config.exists() else None
+        traces = [path.name for path in (self.lines, self.result, self.checkpoint) if path.exists()]
+        if found is not None and found.privacy.noise == "secret" and traces and not self.ledger.exists():
+            raise RunError(
+                f"{self.ledger} is gone, but {traces[0]} shows that something was sent: what was spent cannot be "
+                "known; bring the file back, or choose another --out"
+            )
+
+    def _refuse_repeating(self) -> None:
+        """A run with secret noise that was further than its first checkpoint must go on from there."""
+        found = self.read_config()
+        if found is not None and found.privacy.noise == "secret" and len(self.read_lines()) >= found.engine.checkpoint:
+            raise RunError(
+                f"{self.checkpoint} is gone, so that the rounds in {self.lines.name} could only be played again, for "
+                "twice the budget; bring the file back, or choose another --out"
+            )
+
+    @property
+    def remedy(self) -> str:
+        """What to do where a file is damaged: starting over must not forget what was spent."""
+        if self._may_start_over:
+            return "--fresh starts over"
+        return "bring back a copy, or choose another --out and count what both runs spend"
+
+    @property
+    def _may_start_over(self) -> bool:
+        try:
+            self._keep_what_was_spent()
+        except RunError:
+            return False
+        return True
+
+    def _really_spent(self) -> bool:
+        return self.ledger.exists() and not all(release.simulated for release in read_ledger(self.ledger))
+
+    def _same(self, config: Config) -> None:
+        try:
+            found = load_config(self.config).filled(config)
+        except ParaAegisError as error:
+            raise RunError(f"{error}; {self.remedy}") from error  # which names the file
+        differing = list(_differences(msgspec.to_builtins(found), msgspec.to_builtins(config)))
+        differing = [text for text in differing if not text.startswith(HERE)]
+        if differing:
+            over = ", or --fresh to start over" if self._may_start_over else ""
+            raise RunError(
+                f"{self.path} holds a run of another configuration: {'; '.join(differing)}; choose another --out{over}"
+            )
+
+    def append(self, line: Line) -> None:
+        """Write one round down."""
+        with self.lines.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+
+    def read_lines(self) -> list[Line]:
+        """The rounds so far; a last line cut off by a kill is left out."""
+        if not self.lines.exists():
+            return []
+        whole = self.lines.read_bytes().split(b"\n")[:-1]
+        try:
+            return [msgspec.convert(_with_nan(msgspec.json.decode(line)), Line) for line in whole]
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise RunError(f"{self.lines} is damaged: {error}; {self.remedy}") from error
+
+    def check_ledger(self, releases: Iterable[Release]) -> None:
+        """Refuse a ledger of these that leaves out some of a client's values of a round: spending would be too low."""
+        told: dict[int, dict[str, set[str]]] = {}
+        for release in releases:
+            if release.what in VALUES:
+                told.setdefault(release.round, {}).setdefault(release.client, set()).add(release.what)
+        for line in self.read_lines():
+            sent = told.get(line.round, {})
+            kinds = set[str]().union(*sent.values())  # the same for all clients of a round
+            for client in line.clients:
+                missing = kinds - sent.get(client, set())
+                if missing or not kinds:
+                    what = f"no {min(missing)!r}" if client in sent else "nothing"
+                    raise RunError(
+                        f"{self.ledger.name} is not whole: it has {what} of {client} in round {line.round}; "
+                        "bring back a copy"
+                    )
+
+    def save(self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]]) -> None:
+        """Checkpoint the server, and each client with its learner's state."""
+        arrays: Arrays = {"server": np.frombuffer(encode_state(server), dtype=np.uint8)}
+        kept = self.history.save(server.history)
+        arrays["history"] = np.frombuffer(msgspec.json.encode(kept), dtype=np.uint8)
+        written = self.ledger.read_bytes() if self.ledger.exists() else b""
+        arrays["ledger"] = np.frombuffer(len(written).to_bytes(8, "little") + sha256(written).digest(), dtype=np.uint8)
+        # Once, for all clients that have the same model. A server of a federation has none.
+        arrays["weights"] = next((state.weights for state, _ in clients.values()), np.empty(0, np.float32))
+        for name, (state, learner) in clients.items():
+            own = state.to_arrays()
+            if np.array_equal(own["weights"], arrays["weights"]):
+                del own["weights"]
+            arrays |= {f"{name}/state/{key}": value for key, value in own.items()}
+            arrays |= {f"{name}/learner/{key}": value for key, value in learner.items()}
+        write_whole(self.checkpoint, lambda file: np.savez(file, allow_pickle=False, **arrays), mode=0o600)
+        self.history.prune(kept)
+
+    def restore(self) -> tuple[ServerState, dict[str, tuple[ClientState, Arrays]]] | None:
+        """What `save` saved last, with the lines written after it taken back; None before the first checkpoint."""
+        if not self.checkpoint.exists():
+            self._refuse_forgetting()
+            self._refuse_repeating()
+            self.lines.unlink(missing_ok=True)
+            self.history.prune()
+            return None
+        found: dict[str, dict[str, Arrays]] = {}
+        try:
+            with self.checkpoint.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                server = decode_state(stored["server"].tobytes())
+                spent, kept = stored["ledger"].tobytes(), stored["history"].tobytes()
+                weights = stored["weights"]
+                for key in stored.files:
+                    if "/" in key:
+                        client, part, name = key.split("/", 2)
+                        parts = found.setdefault(client, {"state": {"weights": weights}, "learner": {}})
+                        parts[part][name] = stored[key]
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            raise RunError(f"{self.checkpoint} is damaged and cannot be read; {self.remedy}") from error
+        names = msgspec.json.decode(kept, type=list[str])
+        try:
+            server.history = self.history.load(names)
+        except RunError as error:
+            raise RunError(f"{error}; {self.remedy}") from error
+        self.history.prune(names)  # what a round that is played again left would be of other encryptions
+        self._check_ledger(int.from_bytes(spent[:8], "little"), spent[8:])
+        self._take_back(server.lines)
+        return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in found.items()}
+
+    def _check_ledger(self, length: int, digest: bytes) -> None:
+        """What stood in the ledger when the checkpoint was made must still stand there."""
+        written = self.ledger.read_bytes() if self.ledger.exists() else b""
+        if sha256(written[:length]).digest() != digest or len(written) < length:
+            raise RunError(
+                f"{self.ledger} is gone or was changed: what was spent cannot be known, so the run does not go on; "
+                "bring the file back"
+            )
+
+    def _take_back(self, count: int) -> None:
+        lines = self.read_lines()
+        if len(lines) < count:
+            raise RunError(f"{self.lines} holds {len(lines)} rounds, its checkpoint {count}; {self.remedy}")
+        write_whole(
+            self.lines, lambda file: file.writelines(msgspec.json.encode(line) + b"\n" for line in lines[:count])
+        )
+
+    def complete(self, result: Mapping[str, Any], keep: bool = False) -> None:
+        """Write the result, then remove what only an unfinished run needs, unless it is to be kept."""
+        content = msgspec.json.format(msgspec.json.encode(result), indent=2)
+        write_whole(self.result, lambda file: file.write(content + b"\n"))
+        if not keep:
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what a complete run no longer needs, and what a kill left half-written."""
+        for path in (self.checkpoint, self.keys, *self.path.glob("*.partial"), *self.path.glob("*.tmp")):
+            path.unlink(missing_ok=True)
+        self.history.prune()
+
+    def read_result(self) -> dict[str, Any] | None:
+        """The result of a complete run."""
+        if not self.result.exists():
+            return None
+        try:
+            result: dict[str, Any] = _with_nan(msgspec.json.decode(self.result.read_bytes()))
+        except msgspec.DecodeError as error:
+            raise RunError(f"{self.result} is damaged: {error}; {self.remedy}") from error
+        return result
+
+
+def write_config(path: Path, config: Config) -> None:
+    """A configuration as a file that `load_config` reads."""
+    content = tomli_w.dumps(msgspec.to_builtins(config)).encode()
+    write_whole(path, lambda file: file.write(content))
+
+
+def _with_nan(content: Any) -> Any:
+    """JSON knows no NaN or infinity: a metric that was one stands there as null, and is read as NaN."""
+    if isinstance(content, dict) and isinstance(content.get("metrics"), dict):
+        metrics = {name: math.nan if value is None else value for name, value in content["metrics"].items()}
+        return {**content, "metrics": metrics}
+    return content
+
+
+def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted(old.keys() | new.keys()):
+            yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+    elif old != new:
+        yield f"{key} was {old!r}, now {new!r}"

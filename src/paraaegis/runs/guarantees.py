@@ -1,0 +1,183 @@
+"""The guarantee of a configuration before anything is run, under both readings of the noise; what a run has spent."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from paraaegis.config import Config, load_config
+from paraaegis.crypto import lwe
+from paraaegis.errors import RunError
+from paraaegis.methods import Materials, find_method, noised_parts
+from paraaegis.privacy.budget import budget
+from paraaegis.privacy.calibrate import (
+    composed_mu,
+    epsilon_of,
+    rdp_multiplier,
+    remark_multiplier,
+    remark_sensitivity,
+    tight_multiplier,
+)
+from paraaegis.privacy.guarantee import Guarantee, guarantees, sensitivity
+from paraaegis.privacy.ledger import METRICS, SAMPLES, SECONDS, VOTES, Ledger, Release, releases_of
+from paraaegis.runs.assemble import check_method, resolve
+from paraaegis.runs.folder import RunFolder
+
+
+class Calibration(msgspec.Struct, kw_only=True):
+    """One way to choose the noise: σ = multiplier · sensitivity in every round."""
+
+    name: str
+    sensitivity: float
+    noise_multiplier: float
+    sigma: float
+    epsilon_client: float  # by exact accounting, unit client, against all who read the noised values
+
+
+class Spent(msgspec.Struct, kw_only=True):
+    """What a run's ledger holds, and how much of the budget the client that spent most has used (None: no budget)."""
+
+    releases: dict[str, int]
+    rounds: int
+    share_of_budget: float | None = None
+    reading: str = ""  # in which the budget is counted
+
+
+class Promise(msgspec.Struct, kw_only=True):
+    """What a configuration asks for and gets.
+
+    `sigma` and `noise_multiplier` are the first round's, of values clipped to `clip`: those outside where they are
+    noised, else those inside.
+
+    With `simulation`, noise or the secret order of votes is seeded: no guarantee holds, and what is told is of the same
+    run with secret ones.
+    """
+
+    method: str
+    calibration: str
+    unit: str
+    noise_multiplier: float
+    sigma: float
+    clip: float
+    simulation: bool
+    guarantees: list[Guarantee]
+    calibrations: list[Calibration]
+    spent: Spent | None = None
+    lwe_bits: int | None = None  # lwe-secagg: hardness of the masks with the fewest honest clients in a sum
+
+
+def promise(config: Config) -> Promise:
+    """Work out the promises of a configuration whose `min_samples` is known (for calibration `paper`).
+
+    Sampling is counted at its worst: a client that is drawn in every round, or as often as participation is capped.
+    """
+    config = _with_samples(config)
+    check_method(config, length=1)
+    half = find_method(config.protect.method).client(Materials(config))
+    told = {VOTES: half.votes, SAMPLES: _counted(config)}
+    told |= {METRICS: config.engine.share_metrics, SECONDS: config.engine.share_seconds}
+    parts = [*half.exposures, *(part for part, tell in told.items() if tell)]
+    rounds = range(1, (config.privacy.participations or config.federation.rounds) + 1)
+    seeded = config.privacy.noise == "seeded"
+    releases = [release for number in rounds for release in releases_of(parts, "any", number, simulated=seeded)]
+    return _promise(config, releases)
+
+
+def _with_samples(config: Config) -> Config:
+    """Filled in as a run would, from the split where the paper's noise needs the smallest data size."""
+    noisy = find_method(config.protect.method).noisy or config.privacy.inside_clip
+    paper = config.privacy.calibration == "paper" and not math.isinf(config.privacy.epsilon)
+    if config.federation.min_samples or not (noisy and paper):
+        return resolve(config, [config.federation.min_samples])
+    from paraaegis.runs.experiment import make_classroom
+
+    return make_classroom(config, only="").config
+
+
+def spending(path: Path) -> Promise:
+    """What the run in this folder has spent, by its ledger."""
+    folder = RunFolder(path)
+    if not folder.config.exists() or not folder.ledger.exists():
+        raise RunError(f"{path} is not a run's folder with a config.toml and a ledger.jsonl")
+    config = load_config(folder.config)
+    silo = (path / "identity").exists()  # a silo's folder: it may have had other names, and is one all the same
+    ledger = Ledger(budget(config), folder.ledger, one_owner=silo)
+    folder.check_ledger(ledger.releases)
+    releases = [msgspec.structs.replace(one, client="this silo") if silo else one for one in ledger.releases]
+    found = _promise(config, releases)
+    found.spent = Spent(
+        releases=dict(Counter(release.what for release in ledger.releases)),
+        rounds=len({(release.run, release.round) for release in ledger.releases if release.round}),
+        share_of_budget=ledger.share,
+        reading=ledger.budget.reading if ledger.budget else "",
+    )
+    return found
+
+
+def _counted(config: Config) -> bool:
+    return config.federation.weights == "samples"
+
+
+def _promise(config: Config, releases: Sequence[Release]) -> Promise:
+    privacy = config.privacy
+    seeded = any(release.simulated for release in releases if release.sigma or release.what == "votes")
+    noised = sorted((release for release in releases if release.sigma), key=lambda one: one.what == "inside")
+    used = sigma = clip = 0.0
+    if noised:
+        paper, sigma, clip = privacy.calibration == "paper", noised[0].sigma, noised[0].clip
+        least = config.federation.min_samples
+        used = remark_sensitivity(clip, least) if paper else sensitivity(clip, privacy.unit)
+    return Promise(
+        method=config.protect.method,
+        calibration=privacy.calibration,
+        unit=privacy.unit,
+        noise_multiplier=sigma / used if used else 0.0,
+        sigma=sigma,
+        clip=clip,
+        simulation=seeded,
+        guarantees=guarantees(releases, privacy.delta, privacy.unit),
+        calibrations=calibrations(config),
+        lwe_bits=_lwe_bits(config),
+    )
+
+
+def _lwe_bits(config: Config) -> int | None:
+    form = lwe.FORMS.get(find_method(config.protect.method).server(config, None).shares)
+    return lwe.hardness(form, config.federation.quorum - config.privacy.colluders) if form else None
+
+
+def calibrations(config: Config) -> list[Calibration]:
+    """The paper's noise, exact accounting for either unit, and Rényi accounting, for the same (ε, δ) and rounds.
+
+    For the values outside where they are noised, else for those inside; none where nothing is noised.
+    """
+    privacy, federation = config.privacy, config.federation
+    noisy = find_method(config.protect.method).noisy
+    clip = privacy.clip if noisy else privacy.inside_clip
+    if math.isinf(privacy.epsilon) or not clip:
+        return []
+    parts = noised_parts(config)
+    releases = parts * (privacy.participations or federation.rounds)
+    tight, rdp = (find(privacy.epsilon, privacy.delta, releases) for find in (tight_multiplier, rdp_multiplier))
+    remark = remark_multiplier(privacy.epsilon, privacy.delta, parts * federation.rounds, federation.fraction)
+    found = [
+        ("tight, client", sensitivity(clip, "client"), tight),
+        ("tight, client-replace", sensitivity(clip, "client-replace"), tight),
+        ("Rényi, client", sensitivity(clip, "client"), rdp),
+    ]
+    if federation.min_samples:
+        found.insert(0, ("paper", remark_sensitivity(clip, federation.min_samples), remark))
+    return [
+        Calibration(
+            name=name,
+            sensitivity=change,
+            noise_multiplier=multiplier,
+            sigma=change * multiplier,
+            epsilon_client=epsilon_of(composed_mu(clip, [change * multiplier] * releases), privacy.delta),
+        )
+        for name, change, multiplier in found
+    ]

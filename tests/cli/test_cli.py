@@ -1,0 +1,111 @@
+"""The command line tells its version, and shows an example wherever it helps."""
+
+import json
+import sys
+
+import pytest
+from typer.main import get_command
+
+from paraaegis import __version__
+from paraaegis.cli import main
+from paraaegis.cli.app import app
+
+COMMANDS = get_command(app).commands
+
+
+def told(monkeypatch, capsys, *arguments):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["paraaegis", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    out, err = capsys.readouterr()
+    return stopped.value.code, out, err
+
+
+def test_the_version_is_the_packages(monkeypatch, capsys):
+    assert told(monkeypatch, capsys, "--version") == (0, f"paraaegis {__version__}\n", "")
+
+
+def test_help_names_every_command(monkeypatch, capsys):
+    code, out, _ = told(monkeypatch, capsys, "--help")
+    assert code == 0
+    assert "run" in COMMANDS
+    assert [name for name in COMMANDS if name not in out] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_every_commands_help_has_an_example_of_itself(monkeypatch, capsys, name, option):
+    code, out, _ = told(monkeypatch, capsys, name, option)
+    assert code == 0
+    assert f"Example: paraaegis {name}" in " ".join(out.split())
+
+
+def test_the_options_of_run_are_explained(monkeypatch, capsys):
+    _, out, _ = told(monkeypatch, capsys, "run", "--help")
+    assert [option for option in ("--set", "--out", "--fresh", "--json") if option not in out] == []
+
+
+@pytest.mark.parametrize("arguments", [("fly",), ("run", "--high"), ("run", "--set"), ("run", "a", "b")])
+def test_a_command_that_does_not_exist_is_a_usage_error(monkeypatch, capsys, arguments):
+    code, out, err = told(monkeypatch, capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert "Error" in err
+    assert "Traceback" not in err
+
+
+def test_without_a_command_help_is_shown(monkeypatch, capsys):
+    _, out, err = told(monkeypatch, capsys)
+    assert "Usage: paraaegis" in out + err
+
+
+@pytest.mark.parametrize("setting", ["ratio=0.1", "protect.ratio=1.5", "protect.ratio"])
+def test_a_refused_setting_is_one_clear_line_and_code_two(monkeypatch, capsys, setting):
+    code, out, err = told(monkeypatch, capsys, "run", "--set", setting)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "ratio" in err
+
+
+def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paraaegis.runs.experiment.make_classroom", interrupted)
+    code, _, err = told(monkeypatch, capsys, "run")
+    assert code == 130
+    assert "goes on from the last checkpoint" in err
+    monkeypatch.setattr("paraaegis.runs.guarantees.check_method", interrupted)
+    assert told(monkeypatch, capsys, "privacy")[::2] == (130, "stopped\n")  # where there is nothing to go on with
+
+
+def test_nothing_of_the_users_is_overwritten(monkeypatch, capsys, tmp_path):
+    (tmp_path / "pyproject.toml").write_text("mine")
+    code, _, err = told(monkeypatch, capsys, "federation", "app", str(tmp_path))
+    assert (code, (tmp_path / "pyproject.toml").read_text()) == (2, "mine")
+    assert "holds something already" in err
+    assert list(tmp_path.iterdir()) == [tmp_path / "pyproject.toml"]
+    for option, name, suffix in (
+        ("--out", "a.md", ".html"),
+        ("--png", "a.txt", ".png"),
+        ("--markdown", "a.html", ".md"),
+    ):
+        code, _, err = told(monkeypatch, capsys, "report", str(tmp_path), option, str(tmp_path / name))
+        assert code == 2
+        assert f"{option} writes a {suffix} file" in err
+
+
+def test_settings_lists_every_key_with_its_default(monkeypatch, capsys):
+    code, out, _ = told(monkeypatch, capsys, "settings")
+    assert code == 0
+    assert (
+        "protect.ratio           0.1                 r₀, share of the values that is encrypted (number ≥ 0, ≤ 1)" in out
+    )
+    _, printed, _ = told(monkeypatch, capsys, "settings", "--json")
+    assert [key["name"] for key in json.loads(printed)] == [line.split()[0] for line in out.splitlines()]
+
+
+def test_help_says_what_an_argument_is(monkeypatch, capsys):
+    _, out, _ = told(monkeypatch, capsys, "audit", "--help")
+    assert "A TOML file; without it and --set, every noised method." in out

@@ -1,0 +1,199 @@
+"""A plan takes the best that fits, names its neighbours, and says what nothing can fulfil."""
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from machine import MACHINE
+from paraaegis.config import make_config
+from paraaegis.errors import ConfigError, RunError, UpdateError
+from paraaegis.planning.pilot import Pilot, fly
+from paraaegis.planning.planner import RATIOS, RESERVE, Wish, configured, mean_ratio, plan, train_seconds_of
+from paraaegis.privacy.budget import inside_noise, noise
+from paraaegis.protocol.schedule import Schedule
+from paraaegis.protocol.state import Line
+from paraaegis.runs.run import check_config
+
+LENGTH = 1_000_000
+PILOT = Pilot(
+    method="paraaegis-feedback",
+    rounds=3,
+    plain=90.0,
+    by_ratio={"0.01": 70.0, "0.05": 85.0, "0.2": 89.0},
+    train=0.5,
+    wall=8.0,
+)
+
+
+def asked(method="paraaegis-feedback", *settings, pilot=None, **wishes):
+    base = ["federation.clients=10", "federation.rounds=20", "privacy.calibration=tight", f"protect.method={method}"]
+    return plan(make_config({}, [*base, *settings]), Wish(length=LENGTH, **wishes), MACHINE, pilot)
+
+
+@pytest.mark.parametrize(("limit", "of"), [("megabytes", "megabytes"), ("seconds", "estimate.seconds")])
+def test_the_largest_ratio_within_a_limit_is_chosen(limit, of):
+    def took(choice):
+        for name in of.split("."):
+            choice = getattr(choice, name)
+        return choice
+
+    wide = {choice.ratio: took(choice) for choice in _all()}
+    reserve = RESERVE if limit == "seconds" else 1
+    bound = wide[0.05] * reserve * 1.01
+    answer = asked(**{limit: bound})
+    assert answer.fits
+    assert answer.choice.ratio == 0.05
+    assert reserve * took(answer.choice) <= bound < reserve * took(answer.better)
+    assert (answer.cheaper.ratio, answer.better.ratio) == (0.03, 0.07)
+    assert answer.choice.misses == []
+
+
+def _all():
+    """Every choice, met by asking for ever more."""
+    answer, found = asked(megabytes=1e9), []
+    choice = answer.choice
+    while choice is not None:
+        found.append(choice)
+        choice = asked(megabytes=choice.megabytes * 0.999).choice if len(found) < len(RATIOS) else None
+    return found
+
+
+def test_what_nothing_can_fulfil_gets_the_nearest_and_the_difference():
+    answer = asked(seconds=0.001)
+    assert not answer.fits
+    assert answer.choice.ratio == RATIOS[0]
+    assert answer.cheaper is None
+    assert "seconds, a fifth in reserve, asked for at most 0.001" in answer.choice.misses[0]
+
+
+def test_without_limits_the_usual_ratio_is_chosen():
+    assert asked().choice.ratio == 0.05
+    assert asked("paraaegis-static").choice.ratio == 0.1
+
+
+def test_a_decaying_ratio_comes_with_its_decay():
+    answer = asked("paraaegis-dynamic", megabytes=200)
+    assert answer.choice.decay in (0.99, 0.95, 0.9)
+    written = configured(make_config({}, ["protect.method=paraaegis-dynamic"]), answer.choice)
+    assert (written.protect.ratio, written.protect.decay) == (answer.choice.ratio, answer.choice.decay)
+
+
+def test_with_a_pilot_the_cheapest_ratio_within_the_points_is_chosen():
+    answer = asked(points=5.5, pilot=PILOT)
+    assert answer.choice.ratio == 0.05
+    assert answer.choice.points_lost == pytest.approx(5.0)
+    assert answer.cheaper.points_lost > 5.5
+
+
+def test_a_pilots_loss_is_its_own_at_its_ratios_and_vanishes_when_all_is_encrypted():
+    assert [PILOT.points_lost(ratio) for ratio in (0.01, 0.05, 0.2)] == pytest.approx([20, 5, 1])
+    assert 5 < PILOT.points_lost(0.02) < 20
+    assert PILOT.points_lost(1.0) == 0
+    assert PILOT.points_lost(0.001) == 90
+
+
+def test_the_plan_says_what_it_guarantees_and_its_noise():
+    answer = asked("paraaegis-static", "privacy.epsilon=2.0")
+    assert {one.adversary for one in answer.guarantees} >= {"server and network"}
+    assert answer.sigma > 1
+
+
+def test_training_is_a_clients_own_or_its_share_of_this_machine():
+    config = make_config({}, ["federation.clients=10"])
+    assert train_seconds_of(PILOT, config, MACHINE, LENGTH, here=False) == 0.5
+    assert train_seconds_of(PILOT, config, MACHINE, LENGTH, here=True) == pytest.approx((8 - 10 * (0.001 + 0.01)) / 5)
+
+
+def test_the_mean_of_a_decaying_ratio():
+    assert mean_ratio(0.1, 1.0, 9) == 0.1
+    assert mean_ratio(0.1, 0.5, 2) == pytest.approx(0.075)
+
+
+@pytest.mark.parametrize("length", [2_000, 10_000, 151_690, LENGTH])
+@pytest.mark.parametrize("method", ["paraaegis-static", "paraaegis-dynamic", "paraaegis-feedback"])
+def test_better_is_a_higher_mean_ratio_that_costs_more_and_cheaper_a_lower_one(method, length):
+    config = make_config({}, ["privacy.calibration=tight", f"protect.method={method}", "federation.rounds=5"])
+    for megabytes in (0.01, 0.1, 1, 10, 100):
+        answer = plan(config, Wish(length=length, megabytes=megabytes), MACHINE)
+        near = [one for one in (answer.cheaper, answer.choice, answer.better) if one]
+        assert [one.mean_ratio for one in near] == sorted(one.mean_ratio for one in near)
+        for lower, higher in pairwise(near):
+            assert higher.megabytes > lower.megabytes or higher.estimate.seconds > lower.estimate.seconds
+
+
+def test_something_is_elected_in_every_round():
+    config = make_config({}, ["protect.method=paraaegis-dynamic", "federation.rounds=40", "federation.min_samples=9"])
+    answer = plan(config, Wish(length=400, megabytes=0.001), MACHINE)
+    assert Schedule(answer.choice.ratio, answer.choice.decay).elected_at(40, 400) >= 1
+    assert answer.cheaper is None
+
+
+def test_a_pilot_that_diverges_has_learnt_nothing():
+    config = make_config({}, ["protect.method=paraaegis-feedback", "federation.clients=2"])
+
+    def play(chosen, out):
+        if chosen.protect.ratio == 0.01:
+            raise UpdateError("it diverged")
+        out.mkdir()
+        accuracy = 0.9 if chosen.protect.method == "fedavg" else 0.8
+        line = Line(round=1, ratio=0, elected=0, metrics={"accuracy": accuracy}, seconds={"train": 1.0, "wall": 2.0})
+        (out / "rounds.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
+
+    pilot = fly(config, 3, play=play)
+    assert pilot.by_ratio == {"0.01": 0.0, "0.05": pytest.approx(80), "0.2": pytest.approx(80)}
+    assert pilot.points_lost(0.01) == pytest.approx(90)
+
+
+def test_a_pilots_noise_is_that_of_the_whole_run_inside_and_outside():
+    settings = ["protect.method=paraaegis-static", "privacy.inside_clip=5.0", "privacy.clip=2.0",
+                "protect.carry=true", "engine.name=flower",
+                "federation.rounds=40", "privacy.epsilon=1.0", "privacy.calibration=tight",
+                "federation.clients=3"]  # fmt: skip
+    config, flown = make_config({}, settings), []
+
+    def play(chosen, out):
+        flown.append(chosen)
+        out.mkdir()
+        line = Line(round=1, ratio=0, elected=0, metrics={"accuracy": 0.5}, seconds={"train": 1.0, "wall": 2.0})
+        (out / "rounds.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
+
+    fly(config, 3, play=play)
+    for find in (noise, inside_noise):
+        assert find(flown[-1], 2).sigmas[0] == pytest.approx(find(config, 2).sigmas[0])
+    for chosen in flown:
+        check_config(chosen)  # also plain averaging, which knows no clip inside and carries nothing over
+        assert chosen.engine.name == "local"
+
+
+def test_a_pilot_without_accuracies_is_refused():
+    def play(_, out):
+        out.mkdir()
+        line = Line(round=1, ratio=0, elected=0, seconds={"train": 1.0, "wall": 2.0})
+        (out / "rounds.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
+
+    with pytest.raises(RunError, match="this learner reports none"):
+        fly(make_config({}, ["protect.method=paraaegis-feedback"]), 3, play=play)
+
+
+def test_a_method_without_a_ratio_is_refused():
+    with pytest.raises(ConfigError, match="a ratio is planned for paraaegis-feedback"):
+        asked("fedavg")
+
+
+def test_a_usual_ratio_that_the_next_one_beats_gives_way_to_that():
+    config = make_config(
+        {}, ["federation.clients=10", "privacy.calibration=tight", "protect.method=paraaegis-feedback"]
+    )
+    assert plan(config, Wish(length=100_000), MACHINE).choice.ratio == 0.07  # two ciphertexts, as 5%
+
+
+def test_a_client_that_is_seldom_drawn_uploads_seldom():
+    always, seldom = (
+        asked("paraaegis-feedback", f"federation.clients={count}", f"federation.fraction={fraction}").choice
+        for count, fraction in ((10, 1.0), (100, 0.1))
+    )
+    assert always.ratio == seldom.ratio
+    up = always.estimate.bytes_up
+    assert seldom.estimate.bytes_up == up
+    assert 1e6 * (always.megabytes - seldom.megabytes) == pytest.approx(0.9 * up)

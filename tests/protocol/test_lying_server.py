@@ -1,0 +1,428 @@
+"""A server that lies, with real messages: each attack works where its check is taken out, and is caught with it.
+
+`unchecked` takes a check out, so that a test that could not fail would be seen.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import pytest
+
+from forging import SHIFT, N, ciphertext, encoded, key_from, tampered
+from hand import NOISY, ended, federation, uploads
+from paraaegis.crypto import lwe
+from paraaegis.crypto.chunks import join, key_id_of
+from paraaegis.crypto.kdf import derive
+from paraaegis.crypto.mac import add_tags
+from paraaegis.crypto.profiles import PROFILES
+from paraaegis.crypto.shamir import Q, centre, rebuild
+from paraaegis.errors import ConfigError, CryptoError, ProtocolError
+from paraaegis.fixed_point import unpack_grid
+from paraaegis.methods import least_quorum
+from paraaegis.protocol.joining import Given
+from paraaegis.protocol.lwe_round import _purpose, public_seed
+from paraaegis.protocol.messages import Aggregate, Ended, Reported, ShareSum, Survivors, Upload
+from paraaegis.protocol.protect import Sight
+from paraaegis.types import Blob, Payload
+from toy import configure
+
+rng = np.random.default_rng(1)
+KEYED = ("ckks-fedavg", "paraaegis-feedback", "paraaegis-static", "dp-fedavg", "serial")
+
+
+def step_of(playing, number):
+    """A round's key, as a client has it in that round."""
+    silo = playing.silos["client-0"]
+    return silo.first_keys(silo.root).at(number, 0).step
+
+
+def unchecked(monkeypatch, *names):
+    for name in names:
+        monkeypatch.setattr(name, lambda *_: None)
+
+
+TAGS = "paraaegis.protocol.round.verify"
+PROOFS = "paraaegis.protocol.binding._check_proofs"
+
+
+# 1. A forged ciphertext
+
+
+@pytest.mark.parametrize("method", ["ckks-fedavg", "paraaegis-feedback"])
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_forged_ciphertext_gives_the_key_away_only_without_the_check(monkeypatch, method, checked):
+    length = N if method == "ckks-fedavg" else 10 * N
+    playing, updates = federation(method, 3, length, "protect.ratio=0.1", rounds=1)
+    sent, positions = uploads(playing, 1)
+    marks = encoded(np.full(N, 64.0))  # which parameters they are shows in the model
+    forged = tampered(playing.sum(1, sent, positions), 0, marks, np.full(N, SHIFT, dtype=np.uint64))
+    if checked:
+        assert all(ended(playing, playing.finish(forged), name) for name in playing.silos)
+        return
+    unchecked(monkeypatch, TAGS)
+    assert isinstance(playing.send("client-1", playing.finish(forged)), Reported)
+    model = playing.states["client-1"].weights
+    stolen = key_from(model[np.flatnonzero(model > 32)] - 64)
+    stored = sent["client-0"].payload
+    chunk = (stored.parts[0] if stored.parts else stored).chunks[0]
+    stolen.id = key_id_of(PROFILES["precise"], chunk.view)
+    opened = stolen.decrypt(0, chunk.view, N)
+    assert np.isin(opened, np.rint(updates[0, 0].astype(np.float64) / 3 * 2**22)).all()
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_server_cannot_write_a_model_of_its_own(monkeypatch, checked):
+    playing, _ = federation("ckks-fedavg", 3, N, rounds=1)
+    honest = playing.sum(1, uploads(playing, 1)[0])
+    row = ciphertext(encoded(np.full(N, 0.25)), np.zeros(N, dtype=np.uint64))  # c1 = 0: no key is needed
+    key = key_id_of(PROFILES["precise"], honest.payload.chunks[0].view)
+    payload = Payload("ckks", N, (Blob(join(PROFILES["precise"], key, 0, N, [row])),))
+    forged = playing.finish(msgspec.structs.replace(honest, payload=payload))
+    if checked:
+        assert ended(playing, forged)
+    else:
+        unchecked(monkeypatch, TAGS)
+        playing.send("client-0", forged)
+        assert (playing.states["client-0"].weights == 0.25).all()
+
+
+@pytest.mark.parametrize("method", KEYED)
+def test_after_one_forged_sum_a_client_never_answers_again(method):
+    """Accept or refuse was an oracle for the key: it may be asked until it refuses once."""
+    playing, _ = federation(method, 3, 60)
+    sent, positions = uploads(playing, 1)
+    honest = playing.sum(1, sent, positions)
+    forged = msgspec.structs.replace(honest, tag=add_tags([honest.tag, b"\1" + bytes(7)]))
+    assert ended(playing, playing.begin(2, forged))
+    state = playing.states["client-0"]
+    for message in (playing.begin(2, honest), playing.begin(2, honest, attempt=1), playing.finish(honest)):
+        assert isinstance(playing.send("client-0", message), Ended)
+        assert playing.states["client-0"] is state
+    assert isinstance(
+        playing.send("client-1", playing.begin(2, honest)), type(playing.send("client-2", playing.begin(2, honest)))
+    )
+
+
+@pytest.mark.parametrize("method", [*KEYED, "paraaegis-dynamic", "varying-dp"])
+def test_an_honest_server_is_believed(method):
+    noisy = NOISY if method in ("paraaegis-dynamic", "varying-dp") else ()
+    playing, _ = federation(method, 3, 60, *noisy)
+    first = playing.round(1)
+    second = playing.round(2, first)
+    for name in playing.silos:
+        assert isinstance(playing.send(name, playing.finish(second)), Reported)
+    assert len({playing.states[name].chain for name in playing.silos}) == 1
+
+
+# 4. The server's word for the weights
+
+
+def weights_attack(playing, victim="client-0"):
+    """The victim is told true counts, the others that one of them has a billion: the sum is the victim's update."""
+    sent = {}
+    for name in playing.silos:
+        other = next(peer for peer in playing.silos if peer not in (name, victim))
+        counts = playing.weights if name == victim else playing.weights | {other: 10**9}
+        told = playing.counts(name) | {"counts": counts}
+        sent[name] = playing.send(name, playing.begin(1, **told))
+    return sent
+
+
+def test_false_sample_counts_are_refused():
+    playing, _ = federation("ckks-fedavg", 5, 60, samples=[100] * 5)
+    sent = weights_attack(playing)
+    assert isinstance(sent.pop("client-0"), Upload)
+    assert all(isinstance(reply, Ended) for reply in sent.values())
+
+
+def test_clients_with_different_counts_have_no_sum_in_common(monkeypatch):
+    playing, updates = federation("ckks-fedavg", 5, 60, samples=[100] * 5)
+    unchecked(monkeypatch, PROOFS)
+    aggregate = playing.sum(1, weights_attack(playing))
+    sight = Sight(1, 0, step_of(playing, 1), 5, 0.2, None)
+    isolated = playing.silos["client-1"].half.reveal(aggregate.payload, sight).steps * 2.0**-22
+    np.testing.assert_allclose(isolated, updates[0, 0] / 5, atol=2.0**-21)  # the victim's, alone
+    assert all(ended(playing, playing.begin(2, aggregate), name) for name in playing.silos)
+
+
+def test_a_count_is_proved_to_each_client_for_one_run():
+    playing, _ = federation("ckks-fedavg", 3, 60, samples=[100] * 3)
+    other, _ = federation("ckks-fedavg", 3, 60, "seed=7", samples=[100] * 3)
+    theirs = playing.counts("client-0")
+    for proofs in ({}, dict.fromkeys(theirs["proofs"], bytes(16)), other.counts("client-0")["proofs"]):
+        playing.states["client-0"] = playing.joined("client-0")
+        assert ended(playing, playing.begin(1, counts=playing.weights, proofs=proofs))
+    playing.states["client-0"] = playing.joined("client-0")
+    assert ended(playing, playing.begin(1, **(theirs | {"proofs": playing.counts("client-1")["proofs"]})))
+
+
+# 5. Names and outcomes
+
+
+def test_a_name_is_listed_once_and_in_order():
+    playing, _ = federation("ckks-fedavg", 5, 60)
+    sent, _ = uploads(playing, 1)
+    twice = {**sent, "client-0 again": sent["client-0"]}
+    aggregate = playing.sum(1, twice)
+    names = [*sent, "client-0"]
+    for clients in (tuple(names), tuple(sorted(names)), tuple(reversed(sent))):
+        with pytest.raises(ProtocolError, match="each once and in this order"):
+            playing.send("client-1", playing.begin(2, msgspec.structs.replace(aggregate, clients=clients)))
+
+
+@pytest.mark.parametrize("method", KEYED)
+def test_one_upload_is_not_taken_for_the_sum(method):
+    playing, _ = federation(method, 3, 60)
+    sent, positions = uploads(playing, 1)
+    alone = playing.sum(1, {"client-0": sent["client-0"]}, positions)
+    nonces = tuple(one.nonce for one in sent.values())
+    lie = msgspec.structs.replace(alone, clients=tuple(sent), nonces=nonces)
+    assert ended(playing, playing.begin(2, lie), "client-1")
+
+
+@pytest.mark.parametrize("lie", ["twice", "swapped", "older", "attempt"])
+def test_uploads_cannot_be_repeated_swapped_or_taken_from_another_round(lie):
+    playing, _ = federation("ckks-fedavg", 4, 60, "federation.quorum=3", rounds=3)
+    first, _ = uploads(playing, 1)
+    honest = playing.sum(1, first)
+    if lie == "twice":
+        total = playing.sum(1, {**first, "again": first["client-0"]})
+        forged, number = msgspec.structs.replace(honest, payload=total.payload, tag=total.tag), 2
+    elif lie == "swapped":  # the sum of three, said to be of another three
+        three = playing.sum(1, {name: first[name] for name in ("client-0", "client-1", "client-2")})
+        nonces = tuple(first[name].nonce for name in ("client-0", "client-1", "client-3"))
+        forged, number = msgspec.structs.replace(three, clients=("client-0", "client-1", "client-3"), nonces=nonces), 2
+    elif lie == "older":
+        uploads(playing, 2, honest)
+        forged, number = msgspec.structs.replace(honest, number=2), 3
+    else:
+        uploads(playing, 1, attempt=1)
+        forged, number = msgspec.structs.replace(honest, attempt=1), 2
+    for name in playing.silos:
+        assert ended(playing, playing.begin(number, forged), name)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_clients_that_were_told_different_outcomes_are_never_mixed_again(monkeypatch, checked):
+    if not checked:
+        monkeypatch.setattr("paraaegis.protocol.client.chained", lambda *_: "")
+        monkeypatch.setattr("paraaegis.protocol.client.view", lambda *_: b"")  # which has the model in it
+        monkeypatch.setattr("paraaegis.protocol.client.seen_in", lambda *_: "")
+    playing, _ = federation("paraaegis-feedback", 4, 60, "protect.ratio=0.2", rounds=4)
+    first = playing.round(1)
+    void = Aggregate(1, 0)
+    playing.send("client-3", playing.begin(2, void))
+    for name in ("client-0", "client-1", "client-2"):
+        playing.send(name, playing.begin(2, first))
+    chains = [playing.states[name].chain for name in playing.silos]
+    assert (len(set(chains)) == 2) is checked
+    # A server that does not compare fingerprints sums them all the same.
+    ballots = [playing.send(name, playing.begin(3, Aggregate(2, 0))) for name in playing.silos]
+    elected = playing.elect(3, ballots)
+    sent = {name: playing.send(name, elected) for name in playing.silos}
+    mixed = playing.sum(3, sent, elected.positions)
+    for name in playing.silos:
+        reply = playing.send(name, playing.begin(4, mixed))
+        assert isinstance(reply, Ended) is checked
+
+
+def test_clients_that_were_told_different_elected_sets_have_no_sum_in_common():
+    playing, _ = federation("paraaegis-static", 3, 60, "protect.ratio=0.2")
+    ballots = [playing.send(name, playing.begin(1)) for name in playing.silos]
+    elected = playing.elect(1, ballots)
+    other = playing.elect(1, ballots[:1])
+    assert bytes(other.positions.view) != bytes(elected.positions.view)
+    sent = {name: playing.send(name, other if name == "client-2" else elected) for name in playing.silos}
+    mixed = playing.sum(1, sent, elected.positions)
+    assert all(ended(playing, playing.begin(2, mixed), name) for name in playing.silos)
+
+
+def test_a_noised_value_in_clear_cannot_be_moved_either():
+    playing, _ = federation("dp-fedavg", 3, 60)
+    honest = playing.sum(1, uploads(playing, 1)[0])
+    steps = unpack_grid(honest.payload.chunks, 60).astype(np.int64)
+    sent = playing.states["client-0"]
+    for changed in (steps + 1, np.roll(steps, 1), -steps, steps + (2**61 - 1) * (np.arange(60) == 7)):
+        playing.states["client-0"] = sent
+        forged = msgspec.structs.replace(honest, payload=Payload("grid", 60, (Blob(changed.astype("<i8").data),)))
+        assert ended(playing, playing.begin(2, forged))
+
+
+# 2 and 3. Shares of lwe-secagg
+
+
+def row_of(reply):
+    assert isinstance(reply, ShareSum)
+    return np.frombuffer(reply.row.view, "<u4").astype(np.int64)
+
+
+def survivors(playing, sent, names, receiver):
+    shares = {name: sent[name].shares[receiver] for name in names if name != receiver}
+    return Survivors(where=playing.plan.where(1), clients=tuple(names), shares=shares)
+
+
+def unmasked(playing, upload, secret):
+    """One client's update, from its upload and its secret, in units of the update; with its own error."""
+    names, length = list(playing.silos), playing.plan.length
+    half = playing.silos[names[0]].half
+    values = unpack_grid(upload.payload.chunks, length).astype(np.int64)
+    mask = lwe.FORMS["ring"].mask(public_seed(playing.plan.run, 1, 0), secret, length)
+    numbers = half.numbers(Sight(1, 0, b"", len(names), 1 / len(names), None), length)
+    return centre(values - mask) / (numbers.scale / len(names)), numbers.error_std / (numbers.scale / len(names))
+
+
+def two_sets(playing, colluders):
+    """The server and colluders get two sums opened, over sets that differ by the victim: the difference is its secret.
+
+    Every honest client answers once; colluders as often as they are asked. None where a sum does not open.
+    """
+    names = list(playing.silos)
+    sent, _ = uploads(playing, 1)
+    honest, helping, victim = names[:-colluders], names[-colluders:], names[0]
+    half = len(honest) // 2
+    sums = []
+    for chosen, asked in ((names, [victim, *honest[1:half]]), (names[1:], honest[half:])):
+        rows = {names.index(name): row_of(playing.send(name, survivors(playing, sent, chosen, name))) for name in asked}
+        for name in helping:
+            before = playing.states[name]
+            rows[names.index(name)] = row_of(playing.send(name, survivors(playing, sent, chosen, name)))
+            playing.states[name] = before
+        try:
+            sums.append(rebuild(rows, playing.plan.quorum))
+        except CryptoError:
+            return None
+    return unmasked(playing, sent[victim], sums[0] - sums[1])
+
+
+@pytest.mark.parametrize(("clients", "colluders"), [(5, 1), (7, 1), (9, 1), (10, 2)])
+@pytest.mark.parametrize("checked", [True, False])
+def test_two_sets_of_survivors_unmask_one_client_only_below_the_quorum_that_is_required(
+    monkeypatch, clients, colluders, checked
+):
+    settings = [f"privacy.colluders={colluders}"]
+    if not checked:
+        unchecked(monkeypatch, "paraaegis.runs.assemble.check_shares")
+        settings.append(f"federation.quorum={(clients - colluders) // 2 + colluders}")
+    playing, updates = federation("lwe-secagg", clients, 2048, *settings, rounds=1)
+    found = two_sets(playing, colluders)
+    if checked:
+        assert playing.plan.quorum >= least_quorum(configure(
+            "protect.method=lwe-secagg", f"federation.clients={clients}", *settings))  # fmt: skip
+        assert found is None
+    else:
+        values, error = found
+        assert np.std(values - updates[0, 0] / max(1, np.linalg.norm(updates[0, 0]))) < 1.2 * error
+
+
+def test_a_quorum_that_two_sets_could_reach_or_with_too_few_honest_clients_is_refused():
+    for clients, quorum, form in ((10, 5, "ring"), (9, 5, "ring"), (5, 4, "ring"), (4, 4, "ring"), (3, 2, "matrix")):
+        with pytest.raises(ConfigError, match=r"needs a quorum of"):
+            federation("lwe-secagg", clients, 60, f"federation.quorum={quorum}", f"protect.lwe={form}")
+
+
+@pytest.mark.parametrize("stolen", [False, True])
+def test_shares_that_a_colluder_forges_rebuild_no_secret(stolen):
+    """`stolen`: the server has even all identity keys. Every receiver still adds the share that it kept itself."""
+    playing, _ = federation("lwe-secagg", 6, 2048, rounds=1)
+    names, victim, colluder = list(playing.silos), "client-0", "client-5"
+    sent, _ = uploads(playing, 1)
+    zero, rows = bytes(4 * lwe.RING), {}
+    for receiver in names[1:-1]:
+        shares = {victim: sent[victim].shares[receiver]}
+        for sender in names[1:]:
+            if sender != receiver:
+                as_sender = playing.silos[sender].identity if stolen else playing.silos[colluder].identity
+                silo = replace(playing.silos[colluder], name=sender, identity=as_sender)
+                shares[sender] = Blob(silo.seal_to(receiver, zero, *purpose(playing, receiver), group=group(playing)))
+        reply = playing.send(receiver, Survivors(where=playing.plan.where(1), clients=tuple(names), shares=shares))
+        if not stolen:
+            assert isinstance(reply, Ended)
+            continue
+        rows[names.index(receiver)] = row_of(reply)
+    if stolen:
+        silo = playing.silos[colluder]
+        own = silo.open_from(
+            victim, bytes(sent[victim].shares[colluder].view), *purpose(playing, colluder), group=group(playing)
+        )
+        rows[5] = np.frombuffer(own, "<u4").astype(np.int64)
+        assert np.abs(rebuild(rows, playing.plan.quorum)).max() > Q // 8  # nothing like a ternary secret
+
+
+def group(playing):
+    return derive(step_of(playing, 1), "shares")
+
+
+def purpose(playing, name):
+    return _purpose(playing.states[name])
+
+
+def test_a_client_gives_out_one_sum_of_shares_a_round_over_all_attempts():
+    playing, _ = federation("lwe-secagg", 6, 60)
+    sent, _ = uploads(playing, 1)
+    names = list(sent)
+    playing.send("client-0", survivors(playing, sent, names, "client-0"))
+    with pytest.raises(ProtocolError, match="answered once"):
+        playing.send("client-0", survivors(playing, sent, names[:-1], "client-0"))
+    with pytest.raises(ProtocolError, match="gave out shares in round 1"):
+        playing.send("client-0", playing.begin(1, attempt=1))
+
+
+def test_a_share_opens_in_its_own_attempt_and_view_only():
+    playing, _ = federation("lwe-secagg", 6, 60)
+    old, _ = uploads(playing, 1)
+    sent, _ = uploads(playing, 1, attempt=1)
+    names = list(sent)
+    mixed = {name: (old if name == "client-3" else sent)[name].shares["client-0"] for name in names[1:]}
+    message = Survivors(where=playing.plan.where(1, 1), clients=tuple(names), shares=mixed)
+    assert ended(playing, message)
+
+
+def test_a_false_unmasked_sum_is_refused():
+    playing, _ = federation("lwe-secagg", 6, 60)
+    sent, _ = uploads(playing, 1)
+    wrong = Payload("lwe", 60, (Blob(np.arange(60, dtype="<i4").data),))
+    tags = add_tags(one.tag for one in sent.values())
+    forged = Aggregate(1, 0, tuple(sent), None, wrong, tuple(one.nonce for one in sent.values()), tags)
+    assert ended(playing, playing.begin(2, forged))
+
+
+# 6. Hardness
+
+
+def test_hardness_is_that_of_the_form_and_of_the_honest_clients_in_a_sum():
+    ring, matrix = lwe.FORMS["ring"], lwe.FORMS["matrix"]
+    assert [lwe.hardness(ring, honest) for honest in (1, 2, 3, 4, 5)] == [0, 87, 113, 122, 125]
+    assert all(low <= high for low, high in pairwise(lwe.hardness(matrix, honest) for honest in range(30)))
+    assert min(lwe.hardness(form, form.least_honest) for form in (ring, matrix)) >= 122
+
+
+# Models for late clients
+
+
+def test_a_model_that_no_client_sealed_is_refused():
+    playing, _ = federation("ckks-fedavg", 3, 60, rounds=3)
+    server = replace(playing.silos["client-1"], identity=playing.silos["client-2"].identity)
+    sealed = given(playing, server, "client-0", 2)  # even with a client's help
+    assert ended(playing, playing.begin(3, rescue=playing.rescue(2, "client-1", sealed, "client-0")))
+
+
+def given(playing, sender, receiver, applied):
+    """A model of ones after `applied` rounds, sealed to a client's one-time key."""
+    state = playing.states["client-1"]
+    content = Given("0" * 64 * applied, b"", 0, state.joined, state.keys.encoded(), np.ones(60, np.float32).tobytes())
+    once = playing.receiver(receiver, sender.name).once
+    return Blob(sender.seal_to(receiver, msgspec.msgpack.encode(content), "model", applied, once=once))
+
+
+def test_a_sealed_model_of_another_round_or_to_another_client_is_refused():
+    playing, _ = federation("ckks-fedavg", 3, 60, rounds=3)
+    for receiver, applied in (("client-2", 2), ("client-0", 1)):
+        playing.states["client-0"] = playing.joined("client-0")
+        sealed = given(playing, playing.silos["client-1"], receiver, applied)
+        assert ended(playing, playing.begin(3, rescue=playing.rescue(2, "client-1", sealed, "client-0")))
+    playing.states["client-0"] = playing.joined("client-0")
+    sealed = given(playing, playing.silos["client-1"], "client-0", 2)
+    rescue = playing.rescue(2, "client-1", sealed, "client-0")
+    assert isinstance(playing.send("client-0", playing.begin(3, rescue=rescue)), Upload)
