@@ -17,21 +17,21 @@ from statistics import median
 from paraaegis.comparisons.preset import Cell, cells_of, read_preset
 from paraaegis.launch import run
 from paraaegis.planning.cost import Machine, Setting, at_once, estimate
-from paraaegis.planning.measure import gauge
-from paraaegis.protocol.state import Line
+from paraaegis.planning.measure import measure
+from paraaegis.protocol.state import RoundRecord
 from paraaegis.runs.experiment import model_length
 from paraaegis.runs.folder import RunFolder
 
 LIMIT = 0.2
 
 
-def lines_of(cell: Cell, place: Path) -> list[Line]:
+def lines_of(cell: Cell, place: Path) -> list[RoundRecord]:
     """The rounds of a cell."""
     run(cell.config, place)
-    return RunFolder(place).read_lines()
+    return RunFolder(place).read_records()
 
 
-def wall(lines: list[Line]) -> float:
+def wall(lines: list[RoundRecord]) -> float:
     """Seconds of the median round, the first one left out."""
     return median(line.seconds["wall"] for line in lines[1:])
 
@@ -64,7 +64,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         before = wall(lines_of(plain, Path(folder) / "first"))
         for number, cell in enumerate(cells):
-            machine = gauge(methods=("fedavg", cell.config.protect.method))
+            machine = measure(methods=("fedavg", cell.config.protect.method))
             lines = lines_of(cell, Path(folder) / str(number))
             after = wall(lines_of(plain, Path(folder) / f"after-{number}"))
             clients = plain.config.sampled

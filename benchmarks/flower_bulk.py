@@ -20,8 +20,8 @@ import numpy as np
 from paraaegis.bench.round import RESNET18
 from paraaegis.config import Config, make_config
 from paraaegis.deploy.local_federation import follow, lay_out, write_app
-from paraaegis.engines.flower.processes import Trial
-from paraaegis.planning.measure import Still
+from paraaegis.engines.flower.processes import FlowerProcesses
+from paraaegis.planning.measure import NullLearner
 from paraaegis.runs.assemble import resolve
 from paraaegis.types import Metrics, Vector
 
@@ -33,7 +33,7 @@ client = flower_app.client_app(make_learner, holdout=False)
 """
 
 
-class Random(Still):
+class Random(NullLearner):
     """A learner whose update is random."""
 
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
@@ -89,11 +89,11 @@ def measure(method: str) -> None:
         out = Path(place)
         folder, nodes = lay_out(config, out)
         started = time.perf_counter()
-        with Trial(out / "flower", nodes) as trial, Peaks(trial, ["superlink", *nodes]) as peaks:
+        with FlowerProcesses(out / "flower", nodes) as trial, Peaks(trial, ["superlink", *nodes]) as peaks:
             run = trial.run(write_app(out / "flower" / "app", APP), {"folder": str(folder.path)})
             follow(trial, run, folder, lambda _: None, out / "flower" / "logs")
         total = time.perf_counter() - started
-        for line in folder.read_lines():
+        for line in folder.read_records():
             up, down = (sum(part.values()) / 2e6 for part in (line.bytes_up, line.bytes_down))
             print(f"{method} {line.round}: {line.seconds['wall']:.1f} s, a client {up:.1f} MB up, {down:.1f} MB down")
         print(f"{method}: {total:.0f} s with start and end; peak MB: {peaks}", flush=True)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from paraaegis.parallel import each
+from paraaegis.parallel import parallel_map
 
 
 def test_answers_come_in_order_and_every_piece_is_done_once():
@@ -15,15 +15,15 @@ def test_answers_come_in_order_and_every_piece_is_done_once():
         done.append(index)
         return index * item
 
-    assert each(work, range(1000)) == [i * i for i in range(1000)]
+    assert parallel_map(work, range(1000)) == [i * i for i in range(1000)]
     assert sorted(done) == list(range(1000))
-    assert each(work, []) == []
+    assert parallel_map(work, []) == []
 
 
 def test_a_caller_alone_is_helped(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     meet = threading.Barrier(2, timeout=30)  # broken, and an error, unless two work at once
-    each(lambda _index, _item: meet.wait(), range(2))
+    parallel_map(lambda _index, _item: meet.wait(), range(2))
 
 
 def test_callers_that_fill_the_cores_work_for_themselves(monkeypatch):
@@ -37,7 +37,7 @@ def test_callers_that_fill_the_cores_work_for_themselves(monkeypatch):
             time.sleep(0.001)
             return threading.current_thread().name
 
-        workers[name] = each(work, range(20))
+        workers[name] = parallel_map(work, range(20))
 
     callers = [threading.Thread(target=call, args=(name,), name=name) for name in ("one", "two")]
     for caller in callers:
@@ -57,7 +57,7 @@ def test_an_error_reaches_the_caller_and_nothing_is_begun_after_it():
         time.sleep(0.002)
 
     with pytest.raises(ValueError, match="three"):
-        each(work, range(5000))
+        parallel_map(work, range(5000))
     count = len(begun)
     assert count < 5000
     time.sleep(0.05)
@@ -65,4 +65,6 @@ def test_an_error_reaches_the_caller_and_nothing_is_begun_after_it():
 
 
 def test_work_may_call_for_work_itself():
-    assert each(lambda _, n: sum(each(lambda _, m: m, range(n))), range(50)) == [n * (n - 1) // 2 for n in range(50)]
+    assert parallel_map(lambda _, n: sum(parallel_map(lambda _, m: m, range(n))), range(50)) == [
+        n * (n - 1) // 2 for n in range(50)
+    ]

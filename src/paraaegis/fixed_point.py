@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.errors import CryptoError, UpdateError
-from paraaegis.parallel import each
-from paraaegis.types import Blob, Grid, Vector
+from paraaegis.parallel import parallel_map
+from paraaegis.types import Blob, FixedPoint, Vector
 
 STEP = 2.0**-22
 LIMIT = 2.0**31  # 2^53 steps: beyond it a float64 cannot tell neighbouring steps apart
@@ -24,21 +24,21 @@ _NARROW = np.iinfo(np.int32).max
 Chunks = Callable[[int, slice], NDArray[np.floating]]  # the values of chunk number i, which lie at that slice
 
 
-def to_grid(values: NDArray[np.floating]) -> Grid:
+def to_fixed_point(values: NDArray[np.floating]) -> FixedPoint:
     """Round to whole steps. Refuses what is not finite or beyond ±2^31."""
-    return grid_of(lambda _, where: values[where], values.size)
+    return fixed_point_of(lambda _, span: values[span], values.size)
 
 
-def grid_of(chunks: Chunks, length: int, factor: float = 1.0) -> Grid:
+def fixed_point_of(chunks: Chunks, length: int, factor: float = 1.0) -> FixedPoint:
     """Whole steps of `factor` times the values that come in chunks; worked on in the cache, on all cores.
 
     4 bytes a step where all fit, else 8.
     """
-    steps: Grid = np.empty(length, dtype=np.int32)
+    steps: FixedPoint = np.empty(length, dtype=np.int32)
     wide: dict[int, NDArray[np.float64]] = {}
 
-    def fill(index: int, where: slice) -> None:
-        scaled = np.multiply(chunks(index, where), factor / STEP, dtype=np.float64)
+    def fill(index: int, span: slice) -> None:
+        scaled = np.multiply(chunks(index, span), factor / STEP, dtype=np.float64)
         peak = max(float(scaled.max()), -float(scaled.min()))
         if not peak <= LIMIT_STEPS:  # also where it is not a number
             _refuse(peak * STEP)
@@ -46,9 +46,9 @@ def grid_of(chunks: Chunks, length: int, factor: float = 1.0) -> Grid:
         if peak > _NARROW:
             wide[index] = scaled
         else:
-            steps[where] = scaled
+            steps[span] = scaled
 
-    each(fill, slices(length))
+    parallel_map(fill, slices(length))
     if wide:
         steps = steps.astype(np.int64)
         for index, scaled in wide.items():
@@ -67,23 +67,23 @@ def slices(length: int, chunk: int = CHUNK) -> Iterator[slice]:
     return (slice(start, min(start + chunk, length)) for start in range(0, length, chunk))
 
 
-def from_grid(steps: Grid, factor: float = 1.0) -> Vector:
+def from_fixed_point(steps: FixedPoint, factor: float = 1.0) -> Vector:
     """`factor` times the values of whole steps, multiplied in float64 and then rounded to float32."""
     values = np.empty(steps.size, dtype=np.float32)
 
-    def fill(_: int, where: slice) -> None:
-        values[where] = np.multiply(steps[where], STEP * factor, dtype=np.float64)
+    def fill(_: int, span: slice) -> None:
+        values[span] = np.multiply(steps[span], STEP * factor, dtype=np.float64)
 
-    each(fill, slices(steps.size))
+    parallel_map(fill, slices(steps.size))
     return values
 
 
-def pack_grid(steps: Grid) -> tuple[Blob, ...]:
+def pack_fixed_point(steps: FixedPoint) -> tuple[Blob, ...]:
     """Steps as bytes: 4 a value in each chunk where they fit, else 8. Little-endian."""
-    return tuple(each(lambda _, where: _pack_chunk(steps[where]), slices(steps.size)))
+    return tuple(parallel_map(lambda _, span: _pack_chunk(steps[span]), slices(steps.size)))
 
 
-def _pack_chunk(steps: Grid) -> Blob:
+def _pack_chunk(steps: FixedPoint) -> Blob:
     small = steps.dtype == np.int32 or max(steps.max(), -steps.min()) <= _NARROW
     return Blob(np.ascontiguousarray(steps, dtype="<i4" if small else "<i8").data)
 
@@ -93,7 +93,7 @@ def chunk_counts(length: int, chunk: int) -> list[int]:
     return [min(chunk, length - start) for start in range(0, length, chunk)]
 
 
-def iterate_grid(chunks: Sequence[Blob], length: int) -> Iterator[tuple[slice, NDArray[np.signedinteger]]]:
+def iterate_fixed_point(chunks: Sequence[Blob], length: int) -> Iterator[tuple[slice, NDArray[np.signedinteger]]]:
     """Each chunk's place and steps. Missing, surplus or cut chunks are refused before the first is given out."""
     counts = chunk_counts(length, CHUNK)
     if len(chunks) != len(counts):
@@ -106,13 +106,13 @@ def iterate_grid(chunks: Sequence[Blob], length: int) -> Iterator[tuple[slice, N
         yield slice(index * CHUNK, index * CHUNK + count), np.frombuffer(blob.view, dtype=width)
 
 
-def unpack_grid(chunks: Sequence[Blob], length: int) -> Grid:
+def unpack_fixed_point(chunks: Sequence[Blob], length: int) -> FixedPoint:
     """The steps that `pack_grid` packed, in 4 bytes where all chunks are."""
     wide = any(len(blob) == 8 * count for blob, count in zip(chunks, chunk_counts(length, CHUNK), strict=False))
-    steps: Grid = np.empty(length, dtype=np.int64 if wide else np.int32)
+    steps: FixedPoint = np.empty(length, dtype=np.int64 if wide else np.int32)
 
     def fill(_: int, chunk: tuple[slice, NDArray[np.signedinteger]]) -> None:
         steps[chunk[0]] = chunk[1]
 
-    each(fill, iterate_grid(chunks, length))
+    parallel_map(fill, iterate_fixed_point(chunks, length))
     return steps

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from paraaegis.config import Config
-from paraaegis.runs.run import OnLine, Result, run_here
+from paraaegis.runs.run import OnRecord, Result, run_here
 
 
-def run(config: Config, out: Path, fresh: bool = False, on_line: OnLine = lambda _: None) -> Result:
+def run(config: Config, out: Path, fresh: bool = False, on_record: OnRecord = lambda _: None) -> Result:
     """Run a configuration on its data set, or go on with it, in the folder `out`."""
     if config.engine.name == "flower":
         from paraaegis.deploy.local_federation import up
 
-        return up(config, out, fresh, on_line)
-    return run_here(config, out, fresh, on_line)
+        return up(config, out, fresh, on_record)
+    return run_here(config, out, fresh, on_record)

@@ -14,12 +14,12 @@ from paraaegis.errors import ConfigError
 from paraaegis.privacy.budget import inside_noise, noise
 from paraaegis.protocol.encodings import Ckks, Plain
 from paraaegis.protocol.lwe_round import LweHalf
-from paraaegis.protocol.protect import ClientHalf, Guard, Parallel, Whole
-from paraaegis.protocol.sums import CkksSum, GridSum, ParallelSum, ServerHalf
+from paraaegis.protocol.protect import ClientHalf, Mechanism, Parallel, Unsplit
+from paraaegis.protocol.sums import CkksSum, FixedPointSum, ParallelSum, ServerHalf
 
 
 @dataclass(frozen=True)
-class Materials:
+class ClientParts:
     """What a client's half may be made of."""
 
     config: Config
@@ -27,12 +27,12 @@ class Materials:
     pool: SecretPool | None = None
 
     @property
-    def gaussian(self) -> Guard:
+    def gaussian(self) -> Mechanism:
         """Clipped and noised, in clear."""
         return self._outside(1)
 
     @property
-    def ckks(self) -> Guard:
+    def ckks(self) -> Mechanism:
         """Encrypted; clipped, with shared noise in the sum, where privacy.inside_clip asks for it."""
         return self._inside(1)
 
@@ -42,20 +42,20 @@ class Materials:
         parts = noised_parts(self.config)
         return Parallel(self._inside(parts), self._outside(parts))
 
-    def _outside(self, parts: int) -> Guard:
-        return Guard(Plain(), noise(self.config, parts), feedback=self.config.protect.carry)
+    def _outside(self, parts: int) -> Mechanism:
+        return Mechanism(Plain(), noise(self.config, parts), feedback=self.config.protect.carry)
 
-    def _inside(self, parts: int) -> Guard:
+    def _inside(self, parts: int) -> Mechanism:
         shared = inside_noise(self.config, parts)
         if shared is None:
-            return Guard(self._carrier)
+            return Mechanism(self._carrier)
         carry, quorum = self.config.protect.carry, self.config.federation.quorum
-        return Guard(self._carrier, shared, carry, quorum, self.config.privacy.colluders)
+        return Mechanism(self._carrier, shared, carry, quorum, self.config.privacy.colluders)
 
     @property
-    def both(self) -> Guard:
+    def both(self) -> Mechanism:
         """Clipped and noised, then encrypted."""
-        return Guard(self._carrier, noise(self.config), feedback=self.config.protect.carry)
+        return Mechanism(self._carrier, noise(self.config), feedback=self.config.protect.carry)
 
     @property
     def lwe(self) -> LweHalf:
@@ -73,7 +73,7 @@ class Method:
     """A name's two halves: the client's from configuration and keys, the server's from public parameters."""
 
     summary: str
-    client: Callable[[Materials], ClientHalf]
+    client: Callable[[ClientParts], ClientHalf]
     server: Callable[[Config, Pool | None], ServerHalf]
     encrypts: bool = False
     noisy: bool = True
@@ -81,11 +81,11 @@ class Method:
 
 
 def _grid(_config: Config, _pool: Pool | None) -> ServerHalf:
-    return ServerHalf(votes=False, open=lambda length, _k: GridSum(length))
+    return ServerHalf(votes=False, open=lambda length, _k: FixedPointSum(length))
 
 
 def _plain(_config: Config, _pool: Pool | None) -> ServerHalf:
-    return ServerHalf(votes=False, open=lambda length, _k: GridSum(length), keyed=False)
+    return ServerHalf(votes=False, open=lambda length, _k: FixedPointSum(length), keyed=False)
 
 
 def _cipher(config: Config, pool: Pool | None) -> ServerHalf:
@@ -96,7 +96,7 @@ def _cipher(config: Config, pool: Pool | None) -> ServerHalf:
 def _parallel(config: Config, pool: Pool | None) -> ServerHalf:
     chosen = profile(config.protect.profile)
     return ServerHalf(
-        votes=True, open=lambda length, k: ParallelSum(length, CkksSum(chosen, k, pool), GridSum(length - k))
+        votes=True, open=lambda length, k: ParallelSum(length, CkksSum(chosen, k, pool), FixedPointSum(length - k))
     )
 
 
@@ -106,23 +106,23 @@ def _withheld(config: Config, pool: Pool | None) -> ServerHalf:
 
 
 def _shares(config: Config, _pool: Pool | None) -> ServerHalf:
-    return ServerHalf(votes=False, open=lambda length, _k: GridSum(length, "lwe"), shares=config.protect.lwe)
+    return ServerHalf(votes=False, open=lambda length, _k: FixedPointSum(length, "lwe"), shares=config.protect.lwe)
 
 
 METHODS: dict[str, Method] = {
-    "fedavg": Method("no protection; the reference", lambda _: Whole(Guard(Plain())), _plain, noisy=False),
-    "dp-fedavg": Method("everything clipped and noised", lambda m: Whole(m.gaussian), _grid),
+    "fedavg": Method("no protection; the reference", lambda _: Unsplit(Mechanism(Plain())), _plain, noisy=False),
+    "dp-fedavg": Method("everything clipped and noised", lambda m: Unsplit(m.gaussian), _grid),
     "varying-dp": Method(
         "everything clipped and noised, the noise a geometric series within the same budget",
-        lambda m: Whole(m.gaussian),
+        lambda m: Unsplit(m.gaussian),
         _grid,
     ),
     "lwe-secagg": Method(
         "everything masked by learning with errors; the summed errors are the noise", lambda m: m.lwe, _shares
     ),
-    "serial": Method("everything noised, then under CKKS", lambda m: Whole(m.both), _cipher, encrypts=True),
+    "serial": Method("everything noised, then under CKKS", lambda m: Unsplit(m.both), _cipher, encrypts=True),
     "ckks-fedavg": Method(
-        "everything under CKKS", lambda m: Whole(m.ckks), _cipher, encrypts=True, noisy=False, inside=True
+        "everything under CKKS", lambda m: Unsplit(m.ckks), _cipher, encrypts=True, noisy=False, inside=True
     ),
     "paraaegis-static": Method(
         "elected part under CKKS, rest clipped and noised, constant ratio",
@@ -215,4 +215,4 @@ def check_shares(config: Config, length: int) -> None:
         raise ConfigError(_too_few(config, least))
     gaussian = noise(config)
     for sigma in (min(gaussian.sigmas), max(gaussian.sigmas)):  # weights scale both alike, so they do not matter here
-        lwe.plan(gaussian.clip, sigma, length, config.sampled, quorum, colluders)
+        lwe.lwe_parameters(gaussian.clip, sigma, length, config.sampled, quorum, colluders)

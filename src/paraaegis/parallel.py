@@ -21,7 +21,7 @@ def threads(asked: int) -> int:
     return asked or os.cpu_count() or 1
 
 
-def each(work: Callable[[int, Item], Answer], items: Iterable[Item]) -> list[Answer]:
+def parallel_map(work: Callable[[int, Item], Answer], items: Iterable[Item]) -> list[Answer]:
     """The answers of `work(index, item)` in order.
 
     The caller works itself, helped by as many threads as its share of the cores allows: ten clients on ten cores
@@ -63,7 +63,7 @@ def _end(helpers: list[Future[None]]) -> None:
         helper.result()
 
 
-def soon(compute: Callable[[], Answer]) -> Future[Answer]:
+def in_background(compute: Callable[[], Answer]) -> Future[Answer]:
     """Start work whose result is needed later, in a thread of its own."""
     future: Future[Answer] = Future()
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector: TypeAlias = NDArray[np.float32]  # a model or an update, in parameter order
-Grid: TypeAlias = NDArray[np.signedinteger]  # values in whole grid steps, int32 or int64, see grid.py
+FixedPoint: TypeAlias = NDArray[np.signedinteger]  # values in whole grid steps, int32 or int64, see grid.py
 Mask: TypeAlias = NDArray[np.bool_]  # True where the vote put a value inside
 Order: TypeAlias = NDArray[np.int64]  # order[position] = parameter index
 Places: TypeAlias = NDArray[np.int64]  # places[parameter index] = position

@@ -19,8 +19,8 @@ from paraaegis.fixed_point import CHUNK
 from paraaegis.privacy import gaussian
 from paraaegis.privacy.audit import mu_bound, rate_bound
 from paraaegis.privacy.gaussian import Gaussian, Noise
-from paraaegis.protocol.protect import Guard
-from paraaegis.runs import assemble as wire
+from paraaegis.protocol.protect import Mechanism
+from paraaegis.runs import assemble
 from paraaegis.seeds import stream
 from toy import configure
 
@@ -194,7 +194,7 @@ def test_seeded_noise_in_place_of_secret_noise_is_caught(monkeypatch):
     def seeded(config, purpose, client):
         return lambda number, attempt: stream(config.seed, purpose, client, number, attempt)
 
-    monkeypatch.setattr(wire, "draw", seeded)
+    monkeypatch.setattr(assemble, "draw", seeded)
     assert repeated(check_noise(ALL["dp-fedavg"], 2)) == {"starts"}
 
 
@@ -214,7 +214,7 @@ def test_noise_that_is_repeated_is_caught(name, kind, monkeypatch):
 
         return generator
 
-    monkeypatch.setattr(wire, "draw", draw)
+    monkeypatch.setattr(assemble, "draw", draw)
     assert repeated(check_noise(ALL[name], 2)) == {kind}
 
 
@@ -226,7 +226,7 @@ def test_one_noise_for_both_parts_of_an_update_is_caught(monkeypatch):
 
 def unscaled(monkeypatch):
     share = lambda self, turn: 1 / math.sqrt(self.quorum - self.colluders) if self.quorum else 1.0  # noqa: E731
-    monkeypatch.setattr(Guard, "_share", share)
+    monkeypatch.setattr(Mechanism, "_share", share)
 
 
 @pytest.mark.parametrize("name", [INSIDE, BOTH])
@@ -338,7 +338,7 @@ def finer(values, grain):
 
 def test_the_low_bits_of_float_noise_tell_the_input_and_the_grid_takes_them_away():
     """A sum of floats near 1 is a multiple of 2^-53; noise alone near 0 is finer. One output can prove an input."""
-    from paraaegis.fixed_point import CHUNK, STEP, grid_of
+    from paraaegis.fixed_point import CHUNK, STEP, fixed_point_of
 
     def outputs(value, seed):
         values = np.full(CHUNK, value, dtype=np.float32)
@@ -349,7 +349,7 @@ def test_the_low_bits_of_float_noise_tell_the_input_and_the_grid_takes_them_away
     near = present[np.abs(present) > 0.5]
     assert not finer(near, 2.0**-53).any()
     assert finer(absent[np.abs(absent) > 0.125], 2.0**-53).mean() > 0.1  # each such output shows that 1 was not sent
-    steps = [grid_of(outputs(value, seed), CHUNK) for value, seed in ((0.0, 1), (1.0, 2))]
+    steps = [fixed_point_of(outputs(value, seed), CHUNK) for value, seed in ((0.0, 1), (1.0, 2))]
     shifted = steps[1] - round(1 / STEP)
     low = [np.bincount(one & 255, minlength=256) for one in (steps[0], shifted)]
     statistic = sum(float(((one - CHUNK / 256) ** 2 / (CHUNK / 256)).sum()) for one in low)

@@ -72,7 +72,7 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("paraaegis.runs.experiment.make_classroom", interrupted)
+    monkeypatch.setattr("paraaegis.runs.experiment.torch_experiment", interrupted)
     code, _, err = told(monkeypatch, capsys, "run")
     assert code == 130
     assert "goes on from the last checkpoint" in err

@@ -138,12 +138,12 @@ def test_a_broken_preset_is_refused_before_any_run(preset, change, what):
         cells_of(read_preset(str(preset)))
 
 
-@pytest.mark.parametrize(("setting", "where"), [
+@pytest.mark.parametrize(("setting", "source"), [
     ("protect.ratio=0.5", "row 'static 20%'"),
     ("data.split=iid", "split 'dirichlet-0.5'"),
 ])  # fmt: skip
-def test_a_setting_that_would_undo_a_row_or_a_split_is_refused(preset, setting, where):
-    with pytest.raises(ConfigError, match=f"--set {setting} would undo what {where} of the preset sets"):
+def test_a_setting_that_would_undo_a_row_or_a_split_is_refused(preset, setting, source):
+    with pytest.raises(ConfigError, match=f"--set {setting} would undo what {source} of the preset sets"):
         cells_of(read_preset(str(preset)), [setting])
 
 
@@ -369,7 +369,7 @@ def test_results_that_were_copied_without_their_lock_are_not_run_again_nor_their
     cells = cells_of(read_preset(str(preset)))[:1]
     compare("small", cells, tmp_path / "out", False, silent)
     (tmp_path / "out" / cells[0].folder / ".lock").unlink()
-    monkeypatch.setattr("paraaegis.runs.experiment.make_classroom", lambda _: pytest.fail("data was read"))
+    monkeypatch.setattr("paraaegis.runs.experiment.torch_experiment", lambda _: pytest.fail("data was read"))
     ran = []
 
     @contextmanager

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from paraaegis.cli import main
-from paraaegis.crypto.enrol import Asking, check_approved, fingerprint_of, key_id, open_keys, seal_keys
+from paraaegis.crypto.enrol import KeyRequest, check_approved, fingerprint_of, key_id, open_keys, seal_keys
 from paraaegis.crypto.kdf import derive, tag
 from paraaegis.crypto.keys import (
     FederationKeys,
@@ -21,7 +21,7 @@ from paraaegis.crypto.keys import (
 from paraaegis.crypto.ratchet import Root
 from paraaegis.crypto.sealed_box import agree, new_pair, seal, unseal
 from paraaegis.deploy import key_folder as enrolment
-from paraaegis.deploy.key_folder import KeyFolder, deal
+from paraaegis.deploy.key_folder import KeyFolder, deal_keys
 from paraaegis.errors import CryptoError, KeyFileError
 
 LEAD, SILO, SERVER, ONCE = new_pair(), new_pair(), new_pair(), new_pair()
@@ -31,7 +31,7 @@ CONTEXT = b"paraaegis-enrolment-2:client-1"
 
 
 def asking(once=ONCE[1], held=None, lead=LEAD[1], told=None):
-    return Asking.make(SILO, once, held, lead, fingerprint_of(LEAD[1]) if told is None else told)
+    return KeyRequest.make(SILO, once, held, lead, fingerprint_of(LEAD[1]) if told is None else told)
 
 
 def proof_under(secret, once=ONCE[1]):
@@ -317,7 +317,7 @@ def test_a_silo_that_took_over_in_part_still_follows(tmp_path, monkeypatch):
 
 
 def test_dealt_keys_hold_what_each_silo_needs_and_the_server_nothing_secret(tmp_path):
-    *silos, server = deal(tmp_path, 3)
+    *silos, server = deal_keys(tmp_path, 3)
     secrets = [load_keys(silo / "keys") for silo in silos]
     assert secrets[0] == secrets[1] == secrets[2]
     assert len({(silo / "identity").read_bytes() for silo in silos}) == 3
@@ -326,7 +326,7 @@ def test_dealt_keys_hold_what_each_silo_needs_and_the_server_nothing_secret(tmp_
     assert secrets[0].root.secret.hex().encode() not in public
     assert sorted(path.name for path in server.iterdir()) == ["public.toml"]
     with pytest.raises(KeyFileError, match="never overwritten"):
-        deal(tmp_path, 3)
+        deal_keys(tmp_path, 3)
 
 
 def call(monkeypatch, capsys, *arguments):
@@ -350,7 +350,7 @@ def test_no_command_prints_a_secret(monkeypatch, capsys, tmp_path):
     ]
     assert {code for code, _ in said} == {0}
     text = "".join(output for _, output in said)
-    secrets = [load_keys(tmp_path / where / "keys") for where in ("dealt/client-0", "lead", "silo")]
+    secrets = [load_keys(tmp_path / round_id / "keys") for round_id in ("dealt/client-0", "lead", "silo")]
     for keys in secrets:
         assert keys.root.secret.hex() not in text
         assert repr(keys.root.secret) not in text
@@ -372,7 +372,7 @@ def test_a_lead_is_shown_as_one_with_a_line_a_silo_that_it_approved(monkeypatch,
 
 
 def test_a_folder_that_others_can_read_is_refused_with_the_command_that_helps(monkeypatch, capsys, tmp_path):
-    deal(tmp_path / "dealt", 1)
+    deal_keys(tmp_path / "dealt", 1)
     (tmp_path / "dealt" / "client-0" / "identity").chmod(0o644)
     code, text = call(monkeypatch, capsys, "show", tmp_path / "dealt" / "client-0")
     assert code == 2
@@ -424,7 +424,7 @@ def test_a_lead_does_not_follow(tmp_path):
 
 def test_keys_are_not_dealt_without_end(tmp_path):
     with pytest.raises(KeyFileError, match="at most 1000 silos"):
-        deal(tmp_path, 1001)
+        deal_keys(tmp_path, 1001)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -457,7 +457,7 @@ def test_a_roster_with_another_key_for_this_silo_is_refused(tmp_path):
 
 
 def test_dealt_keys_come_with_everyones_identity(tmp_path):
-    folders = deal(tmp_path / "dealt", 3)[:-1]
+    folders = deal_keys(tmp_path / "dealt", 3)[:-1]
     for folder in folders:
         roster = load_keys(folder / "keys").roster
         assert roster == {path.name: KeyFolder(path).public for path in folders}
@@ -615,10 +615,10 @@ def test_new_secrets_wait_for_a_run_that_begins_and_are_not_overwritten_by_it(tm
     lead.approve({"client-3": third.create(lead.create())})
     in_save, changed = threading.Event(), threading.Event()
 
-    def slow(where, keys):
+    def slow(round_id, keys):
         in_save.set()
         changed.wait(0.5)
-        save_keys(where, keys)
+        save_keys(round_id, keys)
 
     monkeypatch.setattr("paraaegis.crypto.keys.save_keys", slow)
     thread = threading.Thread(target=spend_root, args=(lead.keys, before.root))

@@ -18,7 +18,7 @@ from paraaegis.crypto.keys import FederationKeys, epoch_and_roster, holds_retire
 from paraaegis.crypto.ratchet import Root
 from paraaegis.errors import KeyFileError, ProtocolError
 from paraaegis.files import locked
-from paraaegis.methods import Materials
+from paraaegis.methods import ClientParts
 from toy import KEYS, configure, learners_of, wired_of
 
 SECRET, LINE = bytes(range(100, 132)), bytes(range(16))
@@ -126,9 +126,9 @@ def shows_a_secret(text, keys):
 
 def test_nothing_that_holds_a_secret_shows_it():
     config = configure("protect.method=paraaegis-static", "federation.clients=1")
-    silo = wired_of(config, learners_of(np.ones((1, 3)))).silos["client-0"]
+    silo = wired_of(config, learners_of(np.ones((1, 3)))).clients["client-0"]
     assert shows_a_secret(repr({"root": KEYS.root.secret}), KEYS)
-    for holder in (KEYS, Materials(config), silo, silo.half):
+    for holder in (KEYS, ClientParts(config), silo, silo.half):
         assert not shows_a_secret(f"{holder!r} {holder}", KEYS)
 
 
@@ -234,11 +234,11 @@ def test_a_slow_process_does_not_write_an_older_root_over_a_newer_one(path, monk
     """It has read the file and waits before it writes: the other one must wait for it."""
     save, in_save, newer_is_done = module.save_keys, threading.Event(), threading.Event()
 
-    def slow(where, keys):
+    def slow(round_id, keys):
         if keys.root.index == 4:
             in_save.set()
             newer_is_done.wait(0.5)
-        save(where, keys)
+        save(round_id, keys)
 
     def newer():
         in_save.wait(10)

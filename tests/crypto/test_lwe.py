@@ -33,9 +33,9 @@ def exact_product(block: Integers, secret: Integers) -> Integers:
 def upload(form: lwe.Form, values: Integers) -> tuple[list[Integers], Integers, Integers]:
     """The secrets s_i, Σh_i, and Σx_i + Σe_i with the errors drawn again."""
     secrets, errors, again = rng(11), rng(12), rng(12)
-    covers = [lwe.new_cover(form, SEED, secrets, 1500.0, errors, x.size) for x in values]
+    covers = [lwe.new_mask(form, SEED, secrets, 1500.0, errors, x.size) for x in values]
     total = np.sum(
-        [lwe.conceal(x, 1.0, cover)[0] for x, cover in zip(values, covers, strict=True)], axis=0, dtype=np.int64
+        [lwe.apply_mask(x, 1.0, cover)[0] for x, cover in zip(values, covers, strict=True)], axis=0, dtype=np.int64
     )
     drawn = np.sum([lwe.error(again, 1500.0, x.size) for x in values], axis=0)
     return [cover.secret for cover in covers], np.asarray(total), values.sum(axis=0) + drawn
@@ -63,8 +63,8 @@ def test_the_sum_comes_back_from_summed_shares_with_clients_gone_after_the_uploa
 @BOTH
 def test_what_is_sent_differs_from_what_the_sum_will_hold_by_the_mask(form: lwe.Form) -> None:
     values = rng().integers(-1000, 1000, size=300)
-    cover = lwe.new_cover(form, SEED, rng(1), 1500.0, rng(2), 300)
-    masked, noised = lwe.conceal(values, 1.0, cover)
+    cover = lwe.new_mask(form, SEED, rng(1), 1500.0, rng(2), 300)
+    masked, noised = lwe.apply_mask(values, 1.0, cover)
     np.testing.assert_array_equal(noised, values + lwe.error(rng(2), 1500.0, 300))
     np.testing.assert_array_equal((masked - noised) % Q, form.mask(SEED, cover.secret, 300))
 
@@ -72,8 +72,8 @@ def test_what_is_sent_differs_from_what_the_sum_will_hold_by_the_mask(form: lwe.
 @BOTH
 def test_a_client_knows_what_the_sum_will_hold_of_its_upload(form: lwe.Form) -> None:
     values = rng(5).normal(size=3000)
-    cover = lwe.new_cover(form, SEED, rng(1), 1500.0, rng(2), values.size)
-    masked, noised = lwe.conceal(values, 64.0, cover)
+    cover = lwe.new_mask(form, SEED, rng(1), 1500.0, rng(2), values.size)
+    masked, noised = lwe.apply_mask(values, 64.0, cover)
     np.testing.assert_array_equal(noised, np.rint(64 * values).astype(np.int64) + lwe.error(rng(2), 1500.0, 3000))
     np.testing.assert_array_equal(lwe.unmask(masked.astype(np.int64), form, SEED, cover.secret, 1), noised)
 
@@ -157,13 +157,13 @@ def test_errors_have_the_std_that_was_asked_for() -> None:
 @pytest.mark.parametrize("std", [0.0, 3.2, 999.9, float("nan"), float("inf")])
 def test_an_error_too_small_for_lwe_is_refused(std: float) -> None:
     with pytest.raises(CryptoError, match="at least 1000 in integer units"):
-        lwe.new_cover(FORMS["ring"], SEED, rng(), std, rng(), 4)
+        lwe.new_mask(FORMS["ring"], SEED, rng(), std, rng(), 4)
 
 
 def test_values_beyond_half_the_modulus_are_refused() -> None:
     for value in (Q // 2 + 1, -(Q // 2) - 1):
         with pytest.raises(UpdateError, match="within"):
-            lwe.conceal(np.array([value]), 1.0, lwe.new_cover(FORMS["ring"], SEED, rng(), 1000.0, rng(), 1))
+            lwe.apply_mask(np.array([value]), 1.0, lwe.new_mask(FORMS["ring"], SEED, rng(), 1000.0, rng(), 1))
 
 
 def test_a_summed_secret_that_the_clients_cannot_have_is_refused() -> None:
@@ -184,13 +184,13 @@ def test_a_plan_leaves_no_overflow_at_its_scale_and_would_at_the_next(
         std = sigma / clip * delta / sqrt(quorum - colluders)
         return clients * (scale * clip + 0.5) + lwe.TAIL * std * sqrt(clients)
 
-    plan = lwe.plan(clip, sigma, length, clients, quorum, colluders)
+    plan = lwe.lwe_parameters(clip, sigma, length, clients, quorum, colluders)
     assert largest(plan.scale) < Q / 2 <= largest(2 * plan.scale)
     assert plan.scale == 2.0 ** round(np.log2(plan.scale))
 
 
 def test_the_errors_of_the_honest_survivors_keep_the_noise_multiplier_with_rounding_counted() -> None:
-    plan = lwe.plan(clip=2.0, sigma=3.0, length=10_000, clients=10, quorum=8, colluders=2)
+    plan = lwe.lwe_parameters(clip=2.0, sigma=3.0, length=10_000, clients=10, quorum=8, colluders=2)
     assert plan.sensitivity == plan.scale * 2.0 + 50 == lwe.accounted_sensitivity(plan.scale, 2.0, 10_000)
     assert sqrt(8 - 2) * plan.error_std / plan.sensitivity == pytest.approx(3.0 / 2.0)
 
@@ -215,9 +215,9 @@ REFUSED = [
 @pytest.mark.parametrize(("changed", "message"), REFUSED)
 def test_a_plan_that_cannot_be_kept_is_refused_with_what_to_change(changed: dict[str, Any], message: str) -> None:
     asked: dict[str, Any] = {"clip": 1, "sigma": 1, "length": 10**7, "clients": 10, "quorum": 8, "colluders": 1}
-    assert lwe.plan(**asked).error_std > lwe.MIN_ERROR_STD
+    assert lwe.lwe_parameters(**asked).error_std > lwe.MIN_ERROR_STD
     with pytest.raises(CryptoError, match=message):
-        lwe.plan(**{**asked, **changed})
+        lwe.lwe_parameters(**{**asked, **changed})
 
 
 def test_importing_loads_neither_torch_nor_tenseal() -> None:
@@ -228,7 +228,7 @@ def test_importing_loads_neither_torch_nor_tenseal() -> None:
 
 @BOTH
 def test_a_mask_is_used_once(form: lwe.Form) -> None:
-    cover = lwe.new_cover(form, SEED, rng(), 1500.0, rng(1), 100)
-    lwe.conceal(np.zeros(100), 1.0, cover)
+    cover = lwe.new_mask(form, SEED, rng(), 1500.0, rng(1), 100)
+    lwe.apply_mask(np.zeros(100), 1.0, cover)
     with pytest.raises(CryptoError, match="masks are single-use"):
-        lwe.conceal(np.ones(100), 1.0, cover)
+        lwe.apply_mask(np.ones(100), 1.0, cover)

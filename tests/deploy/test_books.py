@@ -15,10 +15,10 @@ from paraaegis.errors import ConfigError, ProtocolError, RunError
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.calibrate import epsilon_of
 from paraaegis.privacy.ledger import read_ledger
-from paraaegis.protocol.messages import Ballot, Begin, Ended, Reported, RollCall, Upload
+from paraaegis.protocol.messages import Ballot, Begin, Ended, ReportOnly, RollCall, Upload
 from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import short_name
-from paraaegis.runs.guarantees import promise, spending
+from paraaegis.runs.guarantees import run_guarantees, spending
 
 NOISED = ("federation.quorum=3", "federation.rounds=4")
 
@@ -47,7 +47,7 @@ def test_a_renamed_silo_has_what_it_spent_before(tmp_path):
     again = Nodes.__new__(Nodes)
     again.__dict__ |= {**nodes.__dict__, "traffic": [], "lines": [], "state": ServerState(run=nodes.state.run + "b")}
     again.serve()
-    declined = [reply.declined for reply in answers(again) if isinstance(reply, Reported) and reply.declined]
+    declined = [reply.declined for reply in answers(again) if isinstance(reply, ReportOnly) and reply.declined]
     assert len(declined) == 3  # all of them: each has spent its budget, whatever it is called
     assert all("privacy budget" in text and "is spent" in text for text in declined)
     assert not any(isinstance(reply, Upload) for reply in answers(again))
@@ -78,7 +78,7 @@ def test_a_silo_that_took_part_does_not_start_without_its_ledger(tmp_path, gone)
     kept = ledger.read_bytes()
     older = b"".join(kept.splitlines(keepends=True)[:-1])
     ledger.unlink() if gone == "deleted" else ledger.write_bytes(older if gone == "older" else b"")
-    call = RollCall(where=nodes.plan(nodes.state.run + "b").where(0))
+    call = RollCall(round_id=nodes.parameters(nodes.state.run + "b").round_id(0))
     with pytest.raises(RunError, match=r"ledger.jsonl is gone, cut or an older copy: client-1 took part in a run"):
         nodes.ask("client-1", call)
     ledger.write_bytes(kept)
@@ -93,7 +93,7 @@ def test_attempts_of_a_round_are_limited(method):
     playing, _ = federation(method, 3, 60, "protect.ratio=0.2")
     replies = [playing.send("client-0", playing.begin(1, attempt=attempt)) for attempt in range(200)]
     kinds = [type(reply) for reply in replies]
-    assert kinds == [Upload if method == "ckks-fedavg" else Ballot] * 3 + [Reported] * 197
+    assert kinds == [Upload if method == "ckks-fedavg" else Ballot] * 3 + [ReportOnly] * 197
     assert "has trained 3 times on this state of the model" in replies[-1].declined
     recorded = [one for one in playing.silos["client-0"].ledger.releases if one.client == "client-0"]
     kind = "votes" if playing.wired.server.votes else "update"
@@ -106,7 +106,7 @@ def test_void_rounds_count_as_attempts_and_a_round_that_stands_ends_the_count():
     for number in (1, 2, 3):
         past = [playing.round(number, *past, counted=[])]
     reply = playing.send("client-0", playing.begin(4, *past))
-    assert isinstance(reply, Reported)
+    assert isinstance(reply, ReportOnly)
     assert reply.declined
     fine, _ = federation("ckks-fedavg", 3, 60, rounds=8)
     past = [fine.round(2, fine.round(1, counted=[]), counted=[])]
@@ -140,7 +140,7 @@ def test_metrics_and_seconds_leave_a_silo_only_where_it_says_so(tmp_path, shared
         tmp_path, "fedavg", 2, "privacy.noise=secret", "federation.quorum=2", "federation.rounds=2", *settings
     )
     nodes.serve()
-    reports = [reply.report for reply in answers(nodes) if isinstance(reply, Upload | Reported)]
+    reports = [reply.report for reply in answers(nodes) if isinstance(reply, Upload | ReportOnly)]
     assert any(report.metrics for report in reports) == ("metrics" in shared)
     assert any(report.seconds for report in reports) == ("seconds" in shared)
     told = {release.what for release in read_ledger(nodes.folders["client-0"] / "ledger.jsonl")}
@@ -154,7 +154,7 @@ def test_metrics_and_seconds_leave_a_silo_only_where_it_says_so(tmp_path, shared
 @pytest.mark.parametrize("shared", [False, True])
 def test_privacy_of_a_configuration_counts_what_is_told_besides_the_values(shared):
     settings = [f"engine.share_metrics={str(shared).lower()}", f"engine.share_seconds={str(shared).lower()}"]
-    found = promise(make_config({}, ["protect.method=dp-fedavg", "federation.min_samples=90", *settings]))
+    found = run_guarantees(make_config({}, ["protect.method=dp-fedavg", "federation.min_samples=90", *settings]))
     server, clients, _ = found.guarantees
     assert ("what it measured on its own hold-out data" in server.why) is shared
     assert ("how long it trained" in server.why) is shared
@@ -163,7 +163,7 @@ def test_privacy_of_a_configuration_counts_what_is_told_besides_the_values(share
 
 
 def test_uniform_weights_tell_nobody_a_count():
-    found = promise(make_config({}, ["protect.method=dp-fedavg", "federation.min_samples=90",
+    found = run_guarantees(make_config({}, ["protect.method=dp-fedavg", "federation.min_samples=90",
                                      "federation.weights=uniform"]))  # fmt: skip
     assert not any("number of samples" in one.why for one in found.guarantees)
 
@@ -178,7 +178,7 @@ def test_a_peers_model_does_not_give_a_client_new_attempts():
         sealed = playing.peek("client-1", 1, "client-0").sealed["client-0"]
         rescue = playing.rescue(0, "client-1", sealed, "client-0")
         kinds.append(type(playing.send("client-0", playing.begin(1, attempt=attempt, rescue=rescue))))
-    assert kinds == [Ballot] * 3 + [Reported] * 7
+    assert kinds == [Ballot] * 3 + [ReportOnly] * 7
 
 
 def test_attempts_are_counted_over_all_runs_that_begin_with_one_model(tmp_path):
@@ -195,9 +195,11 @@ def test_attempts_are_counted_over_all_runs_that_begin_with_one_model(tmp_path):
 
 def test_a_run_that_ended_at_a_failed_check_counts_as_taken_part_in(tmp_path):
     nodes = Nodes(tmp_path, "ckks-fedavg", 2, "federation.quorum=2", "federation.rounds=2")
-    nodes.ask("client-0", RollCall(where=nodes.plan().where(0)))
+    nodes.ask("client-0", RollCall(round_id=nodes.parameters().round_id(0)))
     counts = {"counts": {"client-0": SAMPLES, "client-1": SAMPLES}, "proofs": {"client-1": bytes(16)}}
-    assert isinstance(nodes.ask("client-0", Begin(where=nodes.plan().where(1), aggregates=(), **counts)), Ended)
+    assert isinstance(
+        nodes.ask("client-0", Begin(round_id=nodes.parameters().round_id(1), aggregates=(), **counts)), Ended
+    )
     (nodes.folders["client-0"] / "ledger.jsonl").unlink()
     with pytest.raises(RunError, match="is gone, cut or an older copy"):
-        nodes.ask("client-0", RollCall(where=nodes.plan(nodes.state.run + "b").where(0)))
+        nodes.ask("client-0", RollCall(round_id=nodes.parameters(nodes.state.run + "b").round_id(0)))

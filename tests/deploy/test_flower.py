@@ -21,9 +21,9 @@ from paraaegis.config import Config, make_config
 from paraaegis.deploy.key_folder import KeyFolder
 from paraaegis.deploy.local_federation import follow, lay_out, write_app
 from paraaegis.engines.flower.certificates import make_node_key
-from paraaegis.engines.flower.processes import Trial, free_port
+from paraaegis.engines.flower.processes import FlowerProcesses, free_port
 from paraaegis.errors import RunError
-from paraaegis.protocol.state import Line
+from paraaegis.protocol.state import RoundRecord
 from paraaegis.runs.assemble import make_keys, resolve
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.run import federate
@@ -59,7 +59,7 @@ class Played:
     learner: str = "make_learner"
     folder: RunFolder = field(init=False)
     nodes: dict[str, Path] = field(init=False)
-    local: list[Line] = field(default_factory=list)
+    local: list[RoundRecord] = field(default_factory=list)
     watched: set[bytes] = field(default_factory=set)
     late: list[str] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Played:
     def trial(self):
         """Flower's processes find the modules of the tests, the gates by which they are held, and the trace."""
         path = os.pathsep.join([str(SUPPORT), str(SUPPORT / "traced"), os.environ.get("PYTHONPATH", "")])
-        trial = Trial(self.out / "flower", self.nodes)
+        trial = FlowerProcesses(self.out / "flower", self.nodes)
         trial.environment |= {
             "PYTHONPATH": path.rstrip(os.pathsep),
             "BLOBS_GATES": str(self.out / "gates"),
@@ -99,11 +99,11 @@ class Played:
     def play_locally(self):
         names = [f"client-{index}" for index in range(self.config.federation.clients)]
         federate(self.config, {name: make_learner(self.config, name) for name in names}, self.out / "local")
-        self.local = RunFolder(self.out / "local").read_lines()
+        self.local = RunFolder(self.out / "local").read_records()
         return self
 
     def lines(self):
-        return self.folder.read_lines()
+        return self.folder.read_records()
 
     def models(self):
         """What every node has on its disk."""
@@ -198,7 +198,7 @@ def play_restart(out):
     played = Played(configured("dp-fedavg", 2, "federation.quorum=2", "federation.rounds=2"), out)
     with played.trial() as trial:
         played.start(trial)
-        waited(played.folder.lines)
+        waited(played.folder.records)
         trial.stop("superlink", signal.SIGKILL)
         trial.start_link()
         for name in played.nodes:
@@ -335,7 +335,7 @@ def test_the_programs_of_flower_are_missed_by_name(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with (
         pytest.raises(RunError, match=r"flower-superlink is not installed; run: pip install 'paraaegis\[flower\]'"),
-        Trial(tmp_path, {}),
+        FlowerProcesses(tmp_path, {}),
     ):
         pass
     assert free_port() > 0

@@ -11,10 +11,10 @@ import pytest
 from blobs import SAMPLES
 from paraaegis.config import make_config
 from paraaegis.deploy.local_federation import gather, lay_out
-from paraaegis.engines.flower.processes import Trial, sweep
+from paraaegis.engines.flower.processes import FlowerProcesses, sweep
 from paraaegis.errors import RunError
 from paraaegis.privacy.ledger import Ledger, Release
-from paraaegis.protocol.state import Line, ServerState
+from paraaegis.protocol.state import RoundRecord, ServerState
 from paraaegis.runs.assemble import resolve
 from paraaegis.runs.run import complete, read_whole
 
@@ -41,7 +41,7 @@ def test_what_a_killed_trial_left_running_is_stopped_also_clients_that_are_no_lo
 
 
 def test_a_trial_that_is_running_is_left_alone(tmp_path):
-    class Held(Trial):
+    class Held(FlowerProcesses):
         def _prepare(self):
             with pytest.raises(RunError, match="another trial is running"):
                 sweep(tmp_path)
@@ -82,7 +82,7 @@ def test_flowers_commands_run_in_the_trials_own_folder(tmp_path, monkeypatch):
     tool.chmod(0o700)
     monkeypatch.setattr("paraaegis.engines.flower.processes._tool", lambda _: str(tool))
     (tmp_path / "here").mkdir()
-    assert Trial(tmp_path / "here", {}).flwr("list")["where"] == str(tmp_path / "here")
+    assert FlowerProcesses(tmp_path / "here", {}).flwr("list")["where"] == str(tmp_path / "here")
 
 
 def test_a_trial_that_is_over_keeps_its_ledger_though_its_nodes_are_gone(tmp_path):
@@ -91,7 +91,7 @@ def test_a_trial_that_is_over_keeps_its_ledger_though_its_nodes_are_gone(tmp_pat
         Ledger(None, node / "ledger.jsonl").record(
             [Release(round=1, client=name, what="update", server="noised", clients="noised", clip=1.0, sigma=1.0)]
         )
-    folder.append(Line(round=1, ratio=0.1, elected=1, clients=list(nodes)))
+    folder.append(RoundRecord(round=1, ratio=0.1, elected=1, clients=list(nodes)))
     gather(folder, nodes)
     complete(configured(), folder, "")
     spent = folder.ledger.read_bytes()
@@ -110,7 +110,7 @@ def test_a_trial_that_is_over_keeps_its_ledger_though_its_nodes_are_gone(tmp_pat
 
 
 def test_a_process_that_ended_is_named_with_what_it_said(tmp_path):
-    trial = Trial(tmp_path, {})
+    trial = FlowerProcesses(tmp_path, {})
     (tmp_path / "logs").mkdir()
     trial._start("client-1", [sys.executable, "-c", "print('no port is free'); raise SystemExit(3)"])
     trial.processes["client-1"].wait()
@@ -119,7 +119,7 @@ def test_a_process_that_ended_is_named_with_what_it_said(tmp_path):
 
 
 def test_a_process_is_stopped_with_all_that_it_started(tmp_path):
-    trial = Trial(tmp_path, {})
+    trial = FlowerProcesses(tmp_path, {})
     (tmp_path / "logs").mkdir()
     child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)"
     code = f"import subprocess, sys, time\nfor _ in range(8): {child}\ntime.sleep(60)"

@@ -12,19 +12,19 @@ from paraaegis.crypto.keys import load_keys, write_secret
 from paraaegis.deploy import node as module
 from paraaegis.deploy.key_folder import KeyFolder
 from paraaegis.deploy.local_federation import lay_out
-from paraaegis.deploy.node import SiloNode
+from paraaegis.deploy.node import DeployedClient
 from paraaegis.engines.flower.client import _replied, answer
 from paraaegis.engines.flower.frames import from_error
-from paraaegis.engines.flower.server import Card, GridCarrier
+from paraaegis.engines.flower.server import FlowerTransport, Introduction
 from paraaegis.errors import ConfigError, KeyFileError, ProtocolError, UpdateError
 from paraaegis.protocol.messages import RollCall, pack, unpack
-from paraaegis.runs.assemble import make_plan, resolve, short_name
+from paraaegis.runs.assemble import make_parameters, resolve, short_name
 
-MATERIALS = module.Materials
+MATERIALS = module.ClientParts
 NAMES = ("client-0", "client-1")
 
 
-class Silo:
+class ClientContext:
     """A node's folder, and a node of it for every message, as Flower would make them."""
 
     def __init__(self, out, *settings):
@@ -34,7 +34,7 @@ class Silo:
         self.folder, self.samples, self.read = lay_out(self.config, out)[1]["client-0"], SAMPLES, 0
 
     def node(self, simulation=True):
-        return SiloNode("client-0", self.folder, self._make, holdout=False, simulation=simulation)
+        return DeployedClient("client-0", self.folder, self._make, holdout=False, simulation=simulation)
 
     def _make(self, config, name):
         self.read += 1
@@ -43,17 +43,17 @@ class Silo:
         return learner
 
     def hello(self, simulation=True):
-        where = make_plan(self.config, NAMES, 120, NAMES[:1], self.run).where(0)
-        return unpack(answer(self.node(simulation), pack(RollCall(where=where))))
+        round_id = make_parameters(self.config, NAMES, 120, NAMES[:1], self.run).round_id(0)
+        return unpack(answer(self.node(simulation), pack(RollCall(round_id=round_id))))
 
 
 def test_a_node_introduces_itself_with_the_length_of_its_model(tmp_path):
-    card = Silo(tmp_path).node().card()
+    card = ClientContext(tmp_path).node().card()
     assert (card["name"], card["length"], card["leads"]) == ("client-0", 120, False)
 
 
 def test_data_is_counted_anew_at_every_introduction(tmp_path):
-    silo = Silo(tmp_path)
+    silo = ClientContext(tmp_path)
     assert silo.hello().weight == SAMPLES
     silo.samples = SAMPLES - 1
     silo.node().card()
@@ -61,21 +61,21 @@ def test_data_is_counted_anew_at_every_introduction(tmp_path):
 
 
 def test_data_that_changed_since_is_not_trained_on(tmp_path):
-    silo = Silo(tmp_path)
+    silo = ClientContext(tmp_path)
     silo.node().card()
     silo.samples = SAMPLES - 1
-    with silo.node().silo(silo.run) as client, pytest.raises(UpdateError, match="59 samples now and were 60"):
+    with silo.node().client(silo.run) as client, pytest.raises(UpdateError, match="59 samples now and were 60"):
         client.learner.train(client.learner.initial(), 1)
 
 
 def test_a_run_of_another_configuration_is_refused(tmp_path):
-    silo = Silo(tmp_path)
-    with pytest.raises(ConfigError, match="of another configuration"), silo.node().silo("0123456789abcdef-1"):
+    silo = ClientContext(tmp_path)
+    with pytest.raises(ConfigError, match="of another configuration"), silo.node().client("0123456789abcdef-1"):
         pass
 
 
 def test_keys_of_an_older_version_are_refused_before_anything_is_spent(tmp_path):
-    silo = Silo(tmp_path)
+    silo = ClientContext(tmp_path)
     old = {"kind": "paraaegis-federation-keys-1", "profile": "precise", "vote": bytes(32), "ckks": b"", "epoch": 4}
     write_secret(silo.folder / "keys", msgspec.msgpack.encode(old))
     assert silo.node().card()["key_id"] == ""  # it can still be enrolled
@@ -86,11 +86,11 @@ def test_keys_of_an_older_version_are_refused_before_anything_is_spent(tmp_path)
 
 
 def test_any_profile_goes_with_the_keys_that_lie_there(tmp_path):
-    assert Silo(tmp_path, "protect.profile=compact").hello().weight == SAMPLES
+    assert ClientContext(tmp_path, "protect.profile=compact").hello().weight == SAMPLES
 
 
 def test_the_root_of_a_run_that_began_is_gone_and_lies_in_no_file(tmp_path):
-    silo = Silo(tmp_path, "privacy.noise=secret")
+    silo = ClientContext(tmp_path, "privacy.noise=secret")
     before = load_keys(silo.folder / "keys").root
     for _ in range(2):  # a second roll call of the run spends nothing more
         assert silo.hello(simulation=False).root == 0
@@ -102,7 +102,7 @@ def test_the_root_of_a_run_that_began_is_gone_and_lies_in_no_file(tmp_path):
 
 
 def test_each_run_has_a_root_of_its_own(tmp_path):
-    silo = Silo(tmp_path, "privacy.noise=secret")
+    silo = ClientContext(tmp_path, "privacy.noise=secret")
     name, root = silo.run, load_keys(silo.folder / "keys").root
     joined = set()
     for number in range(3):
@@ -115,14 +115,14 @@ def test_each_run_has_a_root_of_its_own(tmp_path):
 
 
 def test_a_simulation_keeps_its_root_so_that_it_can_be_played_again(tmp_path):
-    silo = Silo(tmp_path)
+    silo = ClientContext(tmp_path)
     before = load_keys(silo.folder / "keys")
     silo.hello()
     assert load_keys(silo.folder / "keys") == before
 
 
 def test_a_refused_hello_spends_no_root(tmp_path):
-    silo = Silo(tmp_path, "privacy.noise=secret")
+    silo = ClientContext(tmp_path, "privacy.noise=secret")
     before = load_keys(silo.folder / "keys")
     silo.samples = 1
     with pytest.raises(ProtocolError, match="fewer samples"):
@@ -131,7 +131,7 @@ def test_a_refused_hello_spends_no_root(tmp_path):
 
 
 def test_nodes_hand_secrets_from_the_lead_to_a_silo(tmp_path):
-    lead, silo = (SiloNode(name, tmp_path / name, make_learner) for name in NAMES)
+    lead, silo = (DeployedClient(name, tmp_path / name, make_learner) for name in NAMES)
     folder, leading = KeyFolder(silo.folder), KeyFolder(lead.folder)
     leading.approve({"client-1": folder.create(leading.create())})
     parcels = lead.seal({"client-1": silo.ask(leading.public)})
@@ -146,10 +146,10 @@ def test_an_error_without_words_is_one_all_the_same():
 
 
 def test_data_is_not_read_for_a_message_that_does_not_need_it(tmp_path):
-    silo = Silo(tmp_path)
+    silo = ClientContext(tmp_path)
     silo.node().card()
     read = silo.read
-    with silo.node().silo(silo.run) as client:
+    with silo.node().client(silo.run) as client:
         assert client.learner.samples == SAMPLES
     assert silo.read == read
 
@@ -157,25 +157,25 @@ def test_data_is_not_read_for_a_message_that_does_not_need_it(tmp_path):
 @pytest.mark.parametrize(("worth", "workers"), [(10, 2), (100, 1), (1000, 1)])
 def test_processes_are_started_for_as_many_values_as_are_worth_it(tmp_path, monkeypatch, worth, workers):
     monkeypatch.setattr(module, "WORTH", worth)
-    silo, found = Silo(tmp_path, "engine.processes=2"), []
+    silo, found = ClientContext(tmp_path, "engine.processes=2"), []
 
     def noted(*given):
         found.append(given[-1])
         return MATERIALS(*given)
 
-    monkeypatch.setattr(module, "Materials", noted)
-    with silo.node().silo(silo.run):
+    monkeypatch.setattr(module, "ClientParts", noted)
+    with silo.node().client(silo.run):
         assert found[0].workers == workers
 
 
 def test_noise_that_can_be_replayed_is_refused_outside_a_simulation(tmp_path):
     with pytest.raises(ConfigError, match="protects nobody"):
-        Silo(tmp_path, "privacy.noise=seeded").node(simulation=False).card()
+        ClientContext(tmp_path, "privacy.noise=seeded").node(simulation=False).card()
 
 
 @pytest.mark.parametrize("gone", ["client-1 before it is asked", "client-0 before it seals"])
 def test_a_node_that_leaves_before_enrolment_is_named(monkeypatch, gone):
-    class Grid:
+    class FixedPoint:
         connected: ClassVar = [1, 2]
 
         def get_node_ids(self):
@@ -185,17 +185,17 @@ def test_a_node_that_leaves_before_enrolment_is_named(monkeypatch, gone):
             return []
 
     def asked(*_):
-        Grid.connected = [2]
+        FixedPoint.connected = [2]
         yield "client-1", RecordDict({"asked": ConfigRecord({"once": b"o", "proof": b"p"})}), ""
 
-    carrier = GridCarrier(Grid(), deadline=1.0, quorum=2)
+    carrier = FlowerTransport(FixedPoint(), deadline=1.0, quorum=2)
     for node, (name, key_id) in enumerate([("client-0", "a"), ("client-1", "")], 1):
-        carrier._enter(node, Card(name=name, length=3, public=b"p", key_id=key_id, leads=name == "client-0"))
+        carrier._enter(node, Introduction(name=name, length=3, public=b"p", key_id=key_id, leads=name == "client-0"))
     present = carrier.meet(["client-0", "client-1"], patience=0, enough=2)
     if gone.startswith("client-0"):
         monkeypatch.setattr(carrier, "_exchange", asked)
     else:
-        Grid.connected = [1]
+        FixedPoint.connected = [1]
     with pytest.raises(ProtocolError, match=f"{gone[:8]} left before enrolment"):
         carrier.enrol(present)
 

@@ -20,7 +20,7 @@ from paraaegis.crypto.sealed_box import unseal
 from paraaegis.deploy.key_folder import KeyFolder
 from paraaegis.errors import CryptoError, KeyFileError, ProtocolError
 from paraaegis.methods import METHODS
-from paraaegis.protocol.messages import Begin, Hello, Peek, Receiver, Rescue, RollCall, Upload
+from paraaegis.protocol.messages import Begin, Hello, Receiver, Rescue, RollCall, SnapshotRequest, Upload
 
 PRECISE = profile("precise")
 STOLEN = 2  # rounds that the node has applied when its folder is copied
@@ -39,7 +39,7 @@ def robbed(tmp_path, method, clients=2, *settings):
 
     def meddle(name, message, answered):
         reply = answered()
-        applied = isinstance(message, Begin) and message.where.number == STOLEN + 1
+        applied = isinstance(message, Begin) and message.round_id.number == STOLEN + 1
         if name == "client-1" and applied and not copy.exists():
             shutil.copytree(nodes.folders[name], copy)
         return reply
@@ -82,7 +82,7 @@ def test_no_key_of_an_applied_round_lies_in_a_stolen_folder(method, tmp_path):
 def test_with_a_stolen_folder_uploads_open_from_the_next_round_on_and_not_before(method, tmp_path):
     nodes, copy, _ = robbed(tmp_path, method)
     uploads = [reply for _, _, reply in nodes.traffic if isinstance(reply, Upload)]
-    assert sorted(one.where.number for one in uploads) == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert sorted(one.round_id.number for one in uploads) == [1, 1, 2, 2, 3, 3, 4, 4]
     held = keys_in(copy)
     candidates = {*secrets_of(copy), *(held.at(n, a).step for n in range(STOLEN + 1, 5) for a in range(3))}
     keys = [secret_key(PRECISE, derive(key, "ckks")) for key in sorted(candidates)[:40]]  # each takes 8 ms
@@ -91,7 +91,7 @@ def test_with_a_stolen_folder_uploads_open_from_the_next_round_on_and_not_before
     for upload in uploads:
         payload = upload.payload.parts[0] if upload.payload.parts else upload.payload
         claimed = key_id_of(PRECISE, payload.chunks[0].view)
-        assert (claimed in ids) == (upload.where.number > STOLEN)
+        assert (claimed in ids) == (upload.round_id.number > STOLEN)
         if claimed in ids:
             steps = Secret(PRECISE, ids[claimed]).decrypt(payload.chunks, payload.length)
             assert 0 < np.abs(steps).max() < 2**30
@@ -111,7 +111,7 @@ def test_with_a_stolen_folder_shares_of_applied_rounds_stay_sealed(tmp_path):
     for name, _, reply in nodes.traffic:
         if not isinstance(reply, Upload) or name == "client-1":
             continue
-        number, sealed = reply.where.number, bytes(reply.shares["client-1"].view)
+        number, sealed = reply.round_id.number, bytes(reply.shares["client-1"].view)
         context = shares_context(nodes, name, number)
         groups = [derive(key, "shares") for key in candidates]
         groups += [derive(held.at(n, 0).step, "shares") for n in range(STOLEN + 1, 5)]
@@ -134,7 +134,7 @@ def test_a_peers_model_stays_sealed_once_it_was_opened(tmp_path):
     nodes = Nodes(tmp_path, "ckks-fedavg", 3, "federation.quorum=2", "federation.rounds=5", "federation.history=1")
 
     def away(name, message, answered):
-        gone = name == "client-2" and isinstance(message, Begin) and message.where.number in (2, 3)
+        gone = name == "client-2" and isinstance(message, Begin) and message.round_id.number in (2, 3)
         return None if gone else answered()
 
     nodes.serve(away)
@@ -159,7 +159,7 @@ def test_a_peers_model_stays_sealed_once_it_was_opened(tmp_path):
 
 
 def roll_call(nodes, run="", **fields):
-    return RollCall(where=nodes.plan(run).where(0), **fields)
+    return RollCall(round_id=nodes.parameters(run).round_id(0), **fields)
 
 
 def test_a_silo_moves_on_to_where_the_others_are(tmp_path):
@@ -198,7 +198,7 @@ def test_runs_side_by_side_have_keys_of_their_own(tmp_path):
     played = []
 
     def between(name, message, answered):
-        if isinstance(message, Begin) and message.where.number == 2 and not played:
+        if isinstance(message, Begin) and message.round_id.number == 2 and not played:
             played.append(True)
             other.serve()
         return answered()
@@ -218,7 +218,7 @@ def test_a_silo_that_was_away_at_the_start_catches_up(tmp_path):
     nodes = Nodes(tmp_path, "paraaegis-feedback", 3, "federation.quorum=2", "federation.rounds=4")
 
     def late(name, message, answered):
-        number = message.where.number
+        number = message.round_id.number
         return None if name == "client-2" and 1 <= number <= 2 else answered()
 
     nodes.serve(late)
@@ -234,7 +234,7 @@ def test_a_silo_whose_keys_are_past_a_run_gets_its_keys_with_a_peers_model(tmp_p
 
     def loses(name, message, answered):
         folder = nodes.folders[name]
-        if name == "client-2" and isinstance(message, Begin) and message.where.number == 3 and not lost:
+        if name == "client-2" and isinstance(message, Begin) and message.round_id.number == 3 and not lost:
             lost.append(name)
             shutil.rmtree(folder / "runs")  # the keys that are left are those of the next run
             assert load_keys(folder / "keys").root.index == 1
@@ -283,7 +283,7 @@ def test_a_kill_at_any_write_loses_no_run_and_keeps_no_old_key(method, tmp_path,
         real(path, write, mode)
 
     nodes = Nodes(tmp_path, method, 2, "federation.quorum=1", "federation.rounds=6")
-    for module in ("crypto.keys", "engines.flower.store", "experiments.node"):
+    for module in ("crypto.keys", "engines.flower.store", "deploy.node"):
         monkeypatch.setattr(f"paraaegis.{module}.write_whole", killed)
     root = load_keys(nodes.folders["client-1"] / "keys").root
 
@@ -319,10 +319,12 @@ def test_a_one_time_key_that_was_not_used_is_gone_when_the_run_goes_on(tmp_path)
     boxes = []
 
     def peeks(name, message, answered):
-        if isinstance(message, Begin) and message.where.number == 1 and not boxes:
+        if isinstance(message, Begin) and message.round_id.number == 1 and not boxes:
             hello = next(reply for one, _, reply in nodes.traffic if one == "client-1" and isinstance(reply, Hello))
             receiver = Receiver(hello.once.public, hello.applied, hello.once.proofs["client-0"])
-            boxes.append(nodes.ask("client-0", Peek(where=message.where, receivers={"client-1": receiver})))
+            boxes.append(
+                nodes.ask("client-0", SnapshotRequest(round_id=message.round_id, receivers={"client-1": receiver}))
+            )
         return answered()
 
     nodes.serve(peeks)
@@ -357,9 +359,11 @@ def test_keys_that_come_with_a_model_use_up_the_root_that_they_follow_from(tmp_p
     assert [hello.root for hello in hellos.values()] == [2, 0]
     once = hellos["client-1"].once
     receiver = Receiver(once.public, 0, once.proofs["client-0"])
-    sealed = nodes.ask("client-0", Peek(where=nodes.plan().where(1), receivers={"client-1": receiver})).sealed
+    sealed = nodes.ask(
+        "client-0", SnapshotRequest(round_id=nodes.parameters().round_id(1), receivers={"client-1": receiver})
+    ).sealed
     begin = Begin(
-        where=nodes.plan().where(1),
+        round_id=nodes.parameters().round_id(1),
         aggregates=(),
         counts={name: hello.weight for name, hello in hellos.items()},
         proofs={"client-0": hellos["client-0"].proofs["client-1"]},
@@ -390,7 +394,7 @@ def test_a_run_that_was_joined_before_a_rotation_begins_under_the_new_keys_or_no
     counts = {"counts": {name: hello.weight for name, hello in hellos.items()},
               "proofs": {"client-1": hellos["client-1"].proofs["client-0"]}}  # fmt: skip
     with pytest.raises(ProtocolError, match="were rotated since it joined this run"):
-        nodes.ask("client-0", Begin(where=nodes.plan().where(1), aggregates=(), **counts))
+        nodes.ask("client-0", Begin(round_id=nodes.parameters().round_id(1), aggregates=(), **counts))
     nodes.traffic.clear()
     nodes.serve()
     assert len(nodes.lines) == 2

@@ -14,7 +14,7 @@ from paraaegis.errors import RunError, UpdateError
 from paraaegis.learn.cuda import CudaLearner, take_turns
 from paraaegis.learn.models import build
 from paraaegis.learn.train import TorchLearner
-from paraaegis.runs.experiment import at_a_time, make_classroom
+from paraaegis.runs.experiment import at_a_time, torch_experiment
 from paraaegis.seeds import Purpose, stream
 from paraaegis.types import Learner
 
@@ -220,7 +220,7 @@ def test_clients_that_encrypt_all_at_once_share_a_gpu_by_halves(method, clients,
 def test_a_classroom_lets_its_learners_share_one_gpu(monkeypatch):
     monkeypatch.setattr("paraaegis.learn.train.TorchLearner", Exact)  # which runs on a CPU too
     config = make_config({"federation": {"clients": 4}, "protect": {"method": "ckks-fedavg"}, "engine": {"workers": 4}})
-    turns = {learner.turns for learner in make_classroom(config).learners.values()}
+    turns = {learner.turns for learner in torch_experiment(config).learners.values()}
     assert [one._value for one in turns] == [2]
 
 

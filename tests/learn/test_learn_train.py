@@ -13,7 +13,7 @@ from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
 from paraaegis.learn.augment import draw_crops, resample
 from paraaegis.learn.models import build
 from paraaegis.learn.train import TorchLearner, default_device, to_vector
-from paraaegis.runs.experiment import make_classroom
+from paraaegis.runs.experiment import torch_experiment
 from paraaegis.seeds import Purpose, stream
 from paraaegis.types import Learner
 
@@ -230,7 +230,9 @@ def test_apply_multiplies_what_is_learnt_and_not_what_is_measured():
 
 
 def test_a_classroom_passes_the_factor_of_the_mean_update_on():
-    slow, fast = (make_classroom(make_config({"train": {"server_lr": rate}})).learners["client-0"] for rate in (0.5, 2))
+    slow, fast = (
+        torch_experiment(make_config({"train": {"server_lr": rate}})).learners["client-0"] for rate in (0.5, 2)
+    )
     ones = np.ones_like(slow.initial())
     assert (slow.apply(0 * ones, ones).min(), fast.apply(0 * ones, ones).max()) == (0.5, 2)
 

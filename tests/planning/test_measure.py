@@ -5,7 +5,7 @@ import pytest
 
 from paraaegis.planning import measure as module
 from paraaegis.planning.cost import Setting, estimate
-from paraaegis.planning.measure import gauge
+from paraaegis.planning.measure import measure
 from toy import play
 
 LENGTH, ROUNDS = 30_000, 3
@@ -28,7 +28,7 @@ def machine():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LARGE", 60_000)
         patch.setattr(module, "POINTS", ((20_000, 0.1), (60_000, 0.01), (60_000, 0.2)))
-        return gauge()
+        return measure()
 
 
 @pytest.mark.parametrize("method", SETTINGS)

@@ -22,7 +22,7 @@ PLAN = ("plan", "--model", "1000000", "--clients", "5", "--rounds", "10")
 @pytest.fixture
 def typed(monkeypatch, capsys, tmp_path):
     """Types a command on the machine of the tests; the exit status, what it printed and said."""
-    monkeypatch.setattr(module, "gauge", lambda *_, **__: MACHINE)
+    monkeypatch.setattr(module, "measure", lambda *_, **__: MACHINE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def type_in(*arguments):
@@ -177,7 +177,7 @@ def test_a_report_comes_with_a_picture_and_markdown(typed, comparison, tmp_path)
 
 def test_a_machine_is_measured_once_a_day(typed, comparison, tmp_path, monkeypatch):
     measured = []
-    monkeypatch.setattr(module, "gauge", lambda *_, **__: measured.append(1) or MACHINE)
+    monkeypatch.setattr(module, "measure", lambda *_, **__: measured.append(1) or MACHINE)
     monkeypatch.setattr(module.os, "cpu_count", lambda: MACHINE.cores)
     for _ in range(2):
         typed("report", comparison, "--out", tmp_path / "report.html")

@@ -8,11 +8,11 @@ import pytest
 from machine import MACHINE
 from paraaegis.config import make_config
 from paraaegis.errors import ConfigError, RunError, UpdateError
-from paraaegis.planning.pilot import Pilot, fly
-from paraaegis.planning.planner import RATIOS, RESERVE, Wish, configured, mean_ratio, plan, train_seconds_of
+from paraaegis.planning.pilot import Pilot, run_pilot
+from paraaegis.planning.planner import RATIOS, RESERVE, Request, configured, mean_ratio, recommend, train_seconds_of
 from paraaegis.privacy.budget import inside_noise, noise
 from paraaegis.protocol.schedule import Schedule
-from paraaegis.protocol.state import Line
+from paraaegis.protocol.state import RoundRecord
 from paraaegis.runs.run import check_config
 
 LENGTH = 1_000_000
@@ -28,7 +28,7 @@ PILOT = Pilot(
 
 def asked(method="paraaegis-feedback", *settings, pilot=None, **wishes):
     base = ["federation.clients=10", "federation.rounds=20", "privacy.calibration=tight", f"protect.method={method}"]
-    return plan(make_config({}, [*base, *settings]), Wish(length=LENGTH, **wishes), MACHINE, pilot)
+    return recommend(make_config({}, [*base, *settings]), Request(length=LENGTH, **wishes), MACHINE, pilot)
 
 
 @pytest.mark.parametrize(("limit", "of"), [("megabytes", "megabytes"), ("seconds", "estimate.seconds")])
@@ -115,7 +115,7 @@ def test_the_mean_of_a_decaying_ratio():
 def test_better_is_a_higher_mean_ratio_that_costs_more_and_cheaper_a_lower_one(method, length):
     config = make_config({}, ["privacy.calibration=tight", f"protect.method={method}", "federation.rounds=5"])
     for megabytes in (0.01, 0.1, 1, 10, 100):
-        answer = plan(config, Wish(length=length, megabytes=megabytes), MACHINE)
+        answer = recommend(config, Request(length=length, megabytes=megabytes), MACHINE)
         near = [one for one in (answer.cheaper, answer.choice, answer.better) if one]
         assert [one.mean_ratio for one in near] == sorted(one.mean_ratio for one in near)
         for lower, higher in pairwise(near):
@@ -124,7 +124,7 @@ def test_better_is_a_higher_mean_ratio_that_costs_more_and_cheaper_a_lower_one(m
 
 def test_something_is_elected_in_every_round():
     config = make_config({}, ["protect.method=paraaegis-dynamic", "federation.rounds=40", "federation.min_samples=9"])
-    answer = plan(config, Wish(length=400, megabytes=0.001), MACHINE)
+    answer = recommend(config, Request(length=400, megabytes=0.001), MACHINE)
     assert Schedule(answer.choice.ratio, answer.choice.decay).elected_at(40, 400) >= 1
     assert answer.cheaper is None
 
@@ -132,15 +132,17 @@ def test_something_is_elected_in_every_round():
 def test_a_pilot_that_diverges_has_learnt_nothing():
     config = make_config({}, ["protect.method=paraaegis-feedback", "federation.clients=2"])
 
-    def play(chosen, out):
+    def run_one(chosen, out):
         if chosen.protect.ratio == 0.01:
             raise UpdateError("it diverged")
         out.mkdir()
         accuracy = 0.9 if chosen.protect.method == "fedavg" else 0.8
-        line = Line(round=1, ratio=0, elected=0, metrics={"accuracy": accuracy}, seconds={"train": 1.0, "wall": 2.0})
+        line = RoundRecord(
+            round=1, ratio=0, elected=0, metrics={"accuracy": accuracy}, seconds={"train": 1.0, "wall": 2.0}
+        )
         (out / "rounds.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
 
-    pilot = fly(config, 3, play=play)
+    pilot = run_pilot(config, 3, run_one=run_one)
     assert pilot.by_ratio == {"0.01": 0.0, "0.05": pytest.approx(80), "0.2": pytest.approx(80)}
     assert pilot.points_lost(0.01) == pytest.approx(90)
 
@@ -152,13 +154,13 @@ def test_a_pilots_noise_is_that_of_the_whole_run_inside_and_outside():
                 "federation.clients=3"]  # fmt: skip
     config, flown = make_config({}, settings), []
 
-    def play(chosen, out):
+    def run_one(chosen, out):
         flown.append(chosen)
         out.mkdir()
-        line = Line(round=1, ratio=0, elected=0, metrics={"accuracy": 0.5}, seconds={"train": 1.0, "wall": 2.0})
+        line = RoundRecord(round=1, ratio=0, elected=0, metrics={"accuracy": 0.5}, seconds={"train": 1.0, "wall": 2.0})
         (out / "rounds.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
 
-    fly(config, 3, play=play)
+    run_pilot(config, 3, run_one=run_one)
     for find in (noise, inside_noise):
         assert find(flown[-1], 2).sigmas[0] == pytest.approx(find(config, 2).sigmas[0])
     for chosen in flown:
@@ -167,13 +169,13 @@ def test_a_pilots_noise_is_that_of_the_whole_run_inside_and_outside():
 
 
 def test_a_pilot_without_accuracies_is_refused():
-    def play(_, out):
+    def run_one(_, out):
         out.mkdir()
-        line = Line(round=1, ratio=0, elected=0, seconds={"train": 1.0, "wall": 2.0})
+        line = RoundRecord(round=1, ratio=0, elected=0, seconds={"train": 1.0, "wall": 2.0})
         (out / "rounds.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
 
     with pytest.raises(RunError, match="this learner reports none"):
-        fly(make_config({}, ["protect.method=paraaegis-feedback"]), 3, play=play)
+        run_pilot(make_config({}, ["protect.method=paraaegis-feedback"]), 3, run_one=run_one)
 
 
 def test_a_method_without_a_ratio_is_refused():
@@ -185,7 +187,7 @@ def test_a_usual_ratio_that_the_next_one_beats_gives_way_to_that():
     config = make_config(
         {}, ["federation.clients=10", "privacy.calibration=tight", "protect.method=paraaegis-feedback"]
     )
-    assert plan(config, Wish(length=100_000), MACHINE).choice.ratio == 0.07  # two ciphertexts, as 5%
+    assert recommend(config, Request(length=100_000), MACHINE).choice.ratio == 0.07  # two ciphertexts, as 5%
 
 
 def test_a_client_that_is_seldom_drawn_uploads_seldom():

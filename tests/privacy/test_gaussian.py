@@ -8,7 +8,7 @@ from scipy.stats import chi2, kstest
 
 from paraaegis.errors import ConfigError, CryptoError
 from paraaegis.fixed_point import CHUNK, slices
-from paraaegis.parallel import each
+from paraaegis.parallel import parallel_map
 from paraaegis.privacy.budget import noise
 from paraaegis.privacy.gaussian import Gaussian, Noise, norm
 from toy import configure, learners_of, play, wired_of
@@ -22,7 +22,7 @@ def rng(seed=0):
 
 def perturbed(gaussian, values, number, generator):
     """All chunks in one."""
-    return np.concatenate(each(gaussian.perturb(values, number, Noise(generator)), slices(values.size)))
+    return np.concatenate(parallel_map(gaussian.perturb(values, number, Noise(generator)), slices(values.size)))
 
 
 def assert_variance(values, sigma):
@@ -165,9 +165,9 @@ def test_noise_drawn_ahead_is_the_noise_drawn_when_it_is_wanted():
 
 def test_noise_is_for_one_vector():
     noised = Gaussian(1.0, (1.0,)).perturb(np.zeros(10, dtype=np.float32), 1, Noise(rng()))
-    each(noised, slices(10))
+    parallel_map(noised, slices(10))
     with pytest.raises(CryptoError, match="for one vector"):
-        each(noised, slices(10))
+        parallel_map(noised, slices(10))
 
 
 @pytest.mark.parametrize("method", ["paraaegis-static", "paraaegis-static inside", "dp-fedavg", "serial", "lwe-secagg"])
@@ -176,7 +176,7 @@ def test_a_run_is_the_same_whether_its_noise_was_made_ahead(monkeypatch, method)
     settings = (f"protect.method={method}", "privacy.epsilon=1.0", "privacy.clip=1.0", "protect.lwe=matrix")
     settings = (*settings, f"privacy.inside_clip={len(inside)}")
     wired = wired_of(configure("federation.clients=3", *settings), learners_of(np.ones((3, 5))))
-    half = type(wired.silos["client-0"].half)
+    half = type(wired.clients["client-0"].half)
     made, make = [], half.ahead
     monkeypatch.setattr(half, "ahead", lambda self, turn, length: (made.append(length), make(self, turn, length))[1])
 

@@ -9,15 +9,15 @@ import pytest
 
 from hand import Hand
 from paraaegis.errors import ConfigError, PrivacyError, RunError, UpdateError
-from paraaegis.methods import METHODS, Materials, find_method
+from paraaegis.methods import METHODS, ClientParts, find_method
 from paraaegis.privacy.budget import budget, inside_noise, noise
 from paraaegis.privacy.calibrate import epsilon_of, mu_of
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, guarantees, mu_against
 from paraaegis.privacy.ledger import VOTES, Budget, Exposure, Ledger, Release, read_ledger, releases_of
-from paraaegis.protocol.messages import Ballot, Reported, Upload
+from paraaegis.protocol.messages import Ballot, ReportOnly, Upload
 from paraaegis.runs.assemble import resolve
-from paraaegis.runs.guarantees import promise, spending
+from paraaegis.runs.guarantees import run_guarantees, spending
 from paraaegis.runs.run import federate
 from toy import KEYS, configure, learners_of, play, wired_of
 
@@ -141,7 +141,7 @@ def test_the_worst_client_and_all_its_parts_count():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_guarantee_names_its_adversary_and_an_epsilon_its_unit(name):
-    found = promise(configure(*TIGHT, f"protect.method={name}", "federation.min_samples=10")).guarantees
+    found = run_guarantees(configure(*TIGHT, f"protect.method={name}", "federation.min_samples=10")).guarantees
     assert [one.adversary for one in found] == [SERVER, CLIENTS, HOLDERS]
     for one in found:
         assert one.why
@@ -152,13 +152,13 @@ def test_every_guarantee_names_its_adversary_and_an_epsilon_its_unit(name):
 def test_a_method_that_votes_never_gets_a_total_epsilon():
     for settings in ([], ["privacy.inside_clip=1.0"]):
         config = configure(*TIGHT, "protect.method=paraaegis-static", "federation.min_samples=10", *settings)
-        assert {one.kind for one in promise(config).guarantees} <= {"simulated dp given the partition", "none"}
+        assert {one.kind for one in run_guarantees(config).guarantees} <= {"simulated dp given the partition", "none"}
 
 
 def test_seeded_noise_is_marked_as_a_simulation():
     config = configure(*TIGHT, "federation.min_samples=10")
-    assert promise(config).simulation
-    assert not promise(
+    assert run_guarantees(config).simulation
+    assert not run_guarantees(
         msgspec.structs.replace(config, privacy=msgspec.structs.replace(config.privacy, noise="secret"))
     ).simulation
 
@@ -184,7 +184,7 @@ def whats(ledger):
 )  # fmt: skip
 def test_every_value_and_vote_of_every_round_is_in_the_ledger(method, values):
     played = play(UPDATES, *TIGHT, f"protect.method={method}", rounds=2)
-    ledgers = {id(silo.ledger): silo.ledger for silo in played.wired.silos.values()}
+    ledgers = {id(silo.ledger): silo.ledger for silo in played.wired.clients.values()}
     found = set().union(*map(whats, ledgers.values()))
     wanted = {(number, f"client-{i}", what) for number in (1, 2) for i in range(3) for what in values}
     assert found == wanted | {(0, f"client-{i}", "samples") for i in range(3)}
@@ -192,7 +192,7 @@ def test_every_value_and_vote_of_every_round_is_in_the_ledger(method, values):
 
 def test_uniform_weights_tell_no_sample_count():
     played = play(UPDATES, "protect.method=fedavg", "federation.weights=uniform", samples=[10, 20, 30])
-    assert not any(one.what == "samples" for silo in played.wired.silos.values() for one in silo.ledger.releases)
+    assert not any(one.what == "samples" for silo in played.wired.clients.values() for one in silo.ledger.releases)
     np.testing.assert_allclose(played.model, UPDATES.mean(axis=0), atol=1e-6)
 
 
@@ -201,7 +201,7 @@ def test_an_upload_of_a_round_that_was_aborted_still_counts():
     ledger = playing.silos["client-0"].ledger
     assert isinstance(playing.send("client-0", playing.begin(1)), Upload)
     again = playing.send("client-0", playing.begin(1, attempt=1))  # as after a round that fell below its quorum
-    assert isinstance(again, Reported)
+    assert isinstance(again, ReportOnly)
     assert "budget of client-0 is spent" in again.declined
     assert [one.attempt for one in ledger.releases if one.what == "update"] == [0]
 
@@ -209,7 +209,7 @@ def test_an_upload_of_a_round_that_was_aborted_still_counts():
 def test_a_client_that_cannot_pay_neither_trains_nor_votes():
     playing = Hand(UPDATES[:2], *TIGHT, "protect.method=paraaegis-static", "privacy.sigma=0.1", rounds=2)
     reply = playing.send("client-0", playing.begin(1))
-    assert isinstance(reply, Reported)
+    assert isinstance(reply, ReportOnly)
     assert not isinstance(reply, Ballot)
     assert playing.silos["client-0"].learner.trained == 0
     assert not any(one.round for one in playing.silos["client-0"].ledger.releases)
@@ -252,7 +252,7 @@ def interrupt(config, out, number):
             raise TiredError
 
     with pytest.raises(TiredError):
-        federate(config, learners_of(UPDATES), out, on_line=stop)
+        federate(config, learners_of(UPDATES), out, on_record=stop)
 
 
 def test_a_run_that_is_taken_up_with_fresh_noise_pays_for_what_it_repeats(tmp_path):
@@ -359,7 +359,7 @@ def test_the_papers_noise_pays_for_its_rounds_in_the_papers_own_reading(tmp_path
 
 def test_both_noised_parts_share_the_budget():
     config = resolve(configure(*TIGHT, "privacy.inside_clip=0.5", "federation.rounds=3"), [10])
-    half = find_method("paraaegis-static").client(Materials(config, KEYS))
+    half = find_method("paraaegis-static").client(ClientParts(config, KEYS))
     releases = [one for number in (1, 2, 3) for one in releases_of(half.exposures, "a", number)]
     assert mu_against(CLIENTS, releases, "client") == pytest.approx(mu_of(1.0, 1e-5))
     assert mu_against(SERVER, releases, "client") == pytest.approx(mu_of(1.0, 1e-5) / math.sqrt(2))
@@ -427,12 +427,12 @@ def test_colluders_must_leave_someone_to_make_the_noise():
 def test_a_capped_participation_is_kept_and_needs_less_noise():
     settings = (*TIGHT, "protect.method=dp-fedavg", "federation.clients=5", "federation.fraction=0.4",
                 "federation.rounds=10", "privacy.participations=4")  # fmt: skip
-    plan = wired_of(configure(*settings), learners_of(np.zeros((5, 8), dtype=np.float32))).plan
+    plan = wired_of(configure(*settings), learners_of(np.zeros((5, 8), dtype=np.float32))).parameters
     counts = [sum(client in plan.members(number) for number in range(1, 11)) for client in plan.clients]
     assert counts == [4] * 5
     worst = noise(resolve(configure(*settings[:-1]), [10])).sigmas[0]
     assert noise(resolve(configure(*settings), [10])).sigmas[0] == pytest.approx(worst * math.sqrt(4 / 10))
-    assert promise(configure(*settings, "federation.min_samples=10")).guarantees[0].epsilon == pytest.approx(
+    assert run_guarantees(configure(*settings, "federation.min_samples=10")).guarantees[0].epsilon == pytest.approx(
         1.0, abs=1e-6
     )
     with pytest.raises(ConfigError, match="participations must be at least 4"):

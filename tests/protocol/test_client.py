@@ -10,7 +10,7 @@ import pytest
 from hand import Hand, mean
 from paraaegis.crypto.ratchet import Root
 from paraaegis.errors import ParaAegisError, ProtocolError, RunError, UpdateError
-from paraaegis.fixed_point import pack_grid, unpack_grid
+from paraaegis.fixed_point import pack_fixed_point, unpack_fixed_point
 from paraaegis.protocol.binding import MOST_SAMPLES, prove_count
 from paraaegis.protocol.client import start, step
 from paraaegis.protocol.messages import (
@@ -21,10 +21,10 @@ from paraaegis.protocol.messages import (
     Ended,
     Hello,
     OneTimeKey,
-    Peek,
     Report,
-    Reported,
+    ReportOnly,
     RollCall,
+    SnapshotRequest,
     Upload,
     pack,
 )
@@ -69,26 +69,28 @@ def voted(*settings, **more):
 
 
 def elsewhere(message, **changed):
-    return msgspec.structs.replace(message, where=msgspec.structs.replace(message.where, **changed))
+    return msgspec.structs.replace(message, round_id=msgspec.structs.replace(message.round_id, **changed))
 
 
 # Phases and addresses
 
 
-@pytest.mark.parametrize("message", ["hello", "ballot", "upload", "reported", "ended"])
+@pytest.mark.parametrize("message", ["Hello", "Ballot", "Upload", "ReportOnly", "Ended"])
 def test_a_client_answers_only_what_a_server_says(message):
     playing = hand()
-    where, report = playing.plan.where(1), Report(0)
+    round_id, report = playing.parameters.round_id(1), Report(0)
     refused(
         playing,
         {
-            "hello": Hello(where=where, config="", model="", weight=1, joined="", root=0, once=OneTimeKey(b"", {})),
-            "ballot": Ballot(where=where, votes=Blob(b""), fingerprint="", report=report),
-            "upload": Upload(where=where, payload=Payload("grid", 0), fingerprint="", report=report),
-            "reported": Reported(where=where, report=report),
-            "ended": Ended(where=where),
+            "Hello": Hello(
+                round_id=round_id, config="", model="", weight=1, joined="", root=0, once=OneTimeKey(b"", {})
+            ),
+            "Ballot": Ballot(round_id=round_id, votes=Blob(b""), fingerprint="", report=report),
+            "Upload": Upload(round_id=round_id, payload=Payload("grid", 0), fingerprint="", report=report),
+            "ReportOnly": ReportOnly(round_id=round_id, report=report),
+            "Ended": Ended(round_id=round_id),
         }[message],
-        f"does not answer {message.capitalize()}",
+        f"does not answer {message}",
     )
 
 
@@ -115,7 +117,7 @@ def test_elected_is_refused_where_nobody_votes():
 def test_a_begin_for_elsewhere_is_refused(field, came):
     playing = hand()
     message = refused(playing, elsewhere(playing.begin(1), **{field: came}), "Begin does not belong here")
-    assert f"{field} {getattr(playing.plan.where(1), field)!r} was expected, {came!r} came" in message
+    assert f"{field} {getattr(playing.parameters.round_id(1), field)!r} was expected, {came!r} came" in message
     playing.send(ME, playing.begin(1))
 
 
@@ -123,7 +125,7 @@ def test_a_begin_for_elsewhere_is_refused(field, came):
 def test_an_elected_for_elsewhere_is_refused(field, came):
     playing, elected = voted()
     message = refused(playing, elsewhere(elected, **{field: came}), "Elected does not belong here")
-    assert f"{field} {getattr(playing.plan.where(1), field)!r} was expected, {came!r} came" in message
+    assert f"{field} {getattr(playing.parameters.round_id(1), field)!r} was expected, {came!r} came" in message
     playing.send(ME, elected)
 
 
@@ -194,7 +196,7 @@ def test_a_client_that_was_not_sampled_reports_as_often_as_it_is_asked():
     aggregate = playing.round(1, clients=[PEER])
     for _ in range(2):
         reply = playing.send(ME, playing.begin(2, aggregate, train=False))
-        assert isinstance(reply, Reported)
+        assert isinstance(reply, ReportOnly)
         assert reply.report.applied == 1
     assert playing.learners[ME].trained == 0
     assert isinstance(playing.send(ME, playing.begin(2, aggregate)), Upload)
@@ -207,7 +209,7 @@ def test_a_client_that_was_not_sampled_reports_as_often_as_it_is_asked():
 def test_another_number_of_elected_than_its_own_is_refused(k):
     playing, elected = voted()
     chosen = np.arange(LENGTH) < k
-    refused(playing, Elected(where=elected.where, positions=pack_positions(chosen)), "10")
+    refused(playing, Elected(round_id=elected.round_id, positions=pack_positions(chosen)), "10")
     playing.send(ME, elected)
 
 
@@ -416,7 +418,7 @@ def keys_of(playing, number, attempt=0):
 
 def sent_and_withheld(playing, number, aggregate):
     """A client's part of the sum and the rest, from what was elected."""
-    elected = unpack_positions(aggregate.elected, playing.plan.k(number), playing.plan.length)
+    elected = unpack_positions(aggregate.elected, playing.parameters.k(number), playing.parameters.length)
     return playing.silos[ME].partition(keys_of(playing, number).step, elected).inside
 
 
@@ -549,7 +551,7 @@ def test_a_state_comes_back_with_every_field():
         pinned="j", model="k", share=integers + 1,
         opened=1, residual=vector + 1, update=vector + 2, kept=vector + 3, mark="e", elected=mask,
     )  # fmt: skip
-    assert set(state.to_arrays()) == {field.name for field in fields(state)} - {"turn"}
+    assert set(state.to_arrays()) == {field.name for field in fields(state)} - {"upload_context"}
     back = ClientState.from_arrays(state.to_arrays())
     assert bits(back) == bits(state)
     assert [type(getattr(back, field.name)) for field in fields(back)] == [
@@ -608,15 +610,15 @@ def test_with_uniform_weights_every_client_counts_once_whatever_the_server_says(
 def ended(playing, message):
     """The client says that it ended the run and nothing of why, keeps its model, and never says anything else."""
     model = playing.states[ME].weights
-    where = playing.plan.where(1)
+    round_id = playing.parameters.round_id(1)
     for sent in (
         message,
         message,
         playing.begin(2),
-        RollCall(where=playing.plan.where(0)),
-        Peek(where=where, receivers={}),
+        RollCall(round_id=playing.parameters.round_id(0)),
+        SnapshotRequest(round_id=round_id, receivers={}),
     ):
-        assert playing.send(ME, sent) == Ended(where=sent.where)
+        assert playing.send(ME, sent) == Ended(round_id=sent.round_id)
         assert playing.states[ME].phase == "ended"
         np.testing.assert_array_equal(playing.states[ME].weights, model)
 
@@ -669,9 +671,9 @@ def test_a_sum_that_was_changed_by_one_step_ends_the_run_for_this_client():
     playing = hand()
     aggregate = playing.round(1)
     inside, outside = aggregate.payload.parts
-    steps = unpack_grid(outside.chunks, outside.length).copy()
+    steps = unpack_fixed_point(outside.chunks, outside.length).copy()
     steps[0] += 1
-    parts = (inside, msgspec.structs.replace(outside, chunks=pack_grid(steps)))
+    parts = (inside, msgspec.structs.replace(outside, chunks=pack_fixed_point(steps)))
     payload = msgspec.structs.replace(aggregate.payload, parts=parts)
     ended(playing, playing.begin(2, msgspec.structs.replace(aggregate, payload=payload)))
 
@@ -692,10 +694,10 @@ def test_what_was_made_ahead_is_never_stored_and_gone_when_its_round_is_over(mon
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     playing, _ = voted(*STATIC, "privacy.epsilon=1.0", "privacy.clip=1.0")
     state = playing.states[ME]
-    assert state.turn.ready() is not None
-    assert ClientState.from_arrays(state.to_arrays()).turn is None
+    assert state.upload_context.ready() is not None
+    assert ClientState.from_arrays(state.to_arrays()).upload_context is None
     playing.send(ME, msgspec.structs.replace(playing.begin(2, Aggregate(1, 0)), train=False))  # round 1 was aborted
-    assert (playing.states[ME].phase, playing.states[ME].turn) == ("idle", None)
+    assert (playing.states[ME].phase, playing.states[ME].upload_context) == ("idle", None)
 
 
 def test_an_error_ahead_is_heard_of_when_the_upload_is_made(monkeypatch):
@@ -703,7 +705,7 @@ def test_an_error_ahead_is_heard_of_when_the_upload_is_made(monkeypatch):
         raise MemoryError("no room for noise")
 
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    monkeypatch.setattr("paraaegis.protocol.protect.Guard.noise", fail)
+    monkeypatch.setattr("paraaegis.protocol.protect.Mechanism.noise", fail)
     playing, elected = voted(*STATIC, "privacy.epsilon=1.0", "privacy.clip=1.0")
     with pytest.raises(MemoryError, match="no room"):
         playing.send(ME, elected)
@@ -736,7 +738,7 @@ def test_sums_that_all_have_applied_are_not_kept(fraction, kept):
     wired = wired_of(
         configure("federation.clients=4", f"federation.fraction={fraction}"), learners_of(np.ones((4, 1, 3)))
     )
-    deltas = wired.silos[ME].deltas
+    deltas = wired.clients[ME].deltas
     for number in range(20):
         deltas(number, lambda: np.ones(3))
     assert len(deltas._values) == kept

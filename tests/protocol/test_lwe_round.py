@@ -9,7 +9,7 @@ from paraaegis.protocol import client
 from paraaegis.protocol.binding import prove_count
 from paraaegis.protocol.lwe_round import _purpose
 from paraaegis.protocol.messages import Begin, Ended, RollCall, ShareSum, Survivors, Upload, pack, unpack
-from paraaegis.protocol.round_server import Desk, Reply
+from paraaegis.protocol.round_server import Reply, RoundServer
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
 from paraaegis.types import Blob
@@ -23,9 +23,9 @@ class Wire:
     """Carries messages in order, keeps them, and loses those that `loses` names."""
 
     def __init__(self, wired, loses=lambda _name, _message: False):
-        self.silos, self.loses = wired.silos, loses
-        call = RollCall(where=wired.plan.where(0))
-        self.states = {name: client.step(silo, client.start(silo), call)[0] for name, silo in wired.silos.items()}
+        self.silos, self.loses = wired.clients, loses
+        call = RollCall(round_id=wired.parameters.round_id(0))
+        self.states = {name: client.step(silo, client.start(silo), call)[0] for name, silo in wired.clients.items()}
         self.replies = []
 
     def __call__(self, exchange):
@@ -41,9 +41,9 @@ def run(updates, *settings, loses=lambda _name, _message: False, quorum=5):
     config = configure(*SETTINGS, f"federation.clients={len(learners)}", f"federation.quorum={quorum}",
                        "federation.rounds=1", *settings)  # fmt: skip
     wired = wired_of(config, learners)
-    wire, lines, states = Wire(wired, loses), [], []
-    drive(serve(Desk(wired.plan, wired.server, ServerState())), wire, lines.append, states.append)
-    return wired, wire, lines, states
+    carried, lines, states = Wire(wired, loses), [], []
+    drive(serve(RoundServer(wired.parameters, wired.server, ServerState())), carried, lines.append, states.append)
+    return wired, carried, lines, states
 
 
 def recorded_noise(monkeypatch):
@@ -61,10 +61,10 @@ def recorded_noise(monkeypatch):
 
 def expected_sum(wired, updates, survivors, noise):
     """Σ round(scale·weight·clip(u)) + Σe over the survivors, in integer units."""
-    silo = next(iter(wired.silos.values()))
+    silo = next(iter(wired.clients.values()))
     count, length = len(updates), updates.shape[1]
     sigma = silo.half.gaussian.sigmas[0]
-    numbers = lwe.plan(1 / count, sigma / count, length, count, silo.plan.quorum, 1)
+    numbers = lwe.lwe_parameters(1 / count, sigma / count, length, count, silo.parameters.quorum, 1)
     total = np.zeros(length, dtype=np.int64)
     for index in survivors:
         shrink = 1 / max(1, np.linalg.norm(updates[index].astype(np.float64)))
@@ -77,39 +77,39 @@ def expected_sum(wired, updates, survivors, noise):
 def test_the_sum_is_the_plain_sum_plus_the_recorded_noise(monkeypatch, form):
     noise = recorded_noise(monkeypatch)
     updates = rng.normal(size=(6, 1500)).astype(np.float32) / 10
-    wired, wire, _, _ = run(updates, f"protect.lwe={form}")
+    wired, carried, _, _ = run(updates, f"protect.lwe={form}")
     total, scale = expected_sum(wired, updates, range(6), noise)
-    np.testing.assert_array_equal(wire.states["client-0"].weights, (total / scale).astype(np.float32))
+    np.testing.assert_array_equal(carried.states["client-0"].weights, (total / scale).astype(np.float32))
 
 
 def test_a_client_gone_after_the_upload_stays_in_the_sum(monkeypatch):
     noise = recorded_noise(monkeypatch)
     updates = rng.normal(size=(6, 300)).astype(np.float32) / 10
     lost = lambda name, message: name == "client-2" and isinstance(message, ShareSum)  # noqa: E731
-    wired, wire, lines, _ = run(updates, loses=lost)
+    wired, carried, lines, _ = run(updates, loses=lost)
     assert lines[0].clients == ["client-0", "client-1", "client-2", "client-3", "client-4", "client-5"]
     assert "client-2" in lines[0].dropped
     total, scale = expected_sum(wired, updates, range(6), noise)
-    np.testing.assert_array_equal(wire.states["client-0"].weights, (total / scale).astype(np.float32))
+    np.testing.assert_array_equal(carried.states["client-0"].weights, (total / scale).astype(np.float32))
 
 
 def test_a_client_gone_before_the_upload_is_not_in_the_sum(monkeypatch):
     noise = recorded_noise(monkeypatch)
     updates = rng.normal(size=(6, 300)).astype(np.float32) / 10
     lost = lambda name, message: name == "client-5" and isinstance(message, Upload)  # noqa: E731
-    wired, wire, lines, _ = run(updates, loses=lost)
+    wired, carried, lines, _ = run(updates, loses=lost)
     assert lines[0].clients == ["client-0", "client-1", "client-2", "client-3", "client-4"]
     total, scale = expected_sum(wired, updates, range(5), noise)
-    np.testing.assert_array_equal(wire.states["client-0"].weights, (total / scale * (60 / 50)).astype(np.float32))
+    np.testing.assert_array_equal(carried.states["client-0"].weights, (total / scale * (60 / 50)).astype(np.float32))
 
 
 def test_with_fewer_shares_than_needed_the_round_fails_and_reveals_nothing():
     updates = rng.normal(size=(6, 300)).astype(np.float32)
     lost = lambda name, message: name in ("client-1", "client-2") and isinstance(message, ShareSum)  # noqa: E731
-    _, wire, lines, states = run(updates, loses=lost)
+    _, carried, lines, states = run(updates, loses=lost)
     assert lines[0].clients == []
     assert all(aggregate.payload is None for state in states for aggregate in state.history)
-    assert not wire.states["client-0"].weights.any()
+    assert not carried.states["client-0"].weights.any()
 
 
 def test_no_share_is_sent_unsealed(monkeypatch):
@@ -118,18 +118,20 @@ def test_no_share_is_sent_unsealed(monkeypatch):
 
     real = lwe_round.share
     monkeypatch.setattr(lwe_round, "share", lambda *a: rows.append(real(*a)) or rows[-1])
-    _, wire, _, _ = run(rng.normal(size=(6, 300)).astype(np.float32))
-    uploads = b"".join(bytes(frame) for _, reply in wire.replies for frame in pack(reply) if isinstance(reply, Upload))
+    _, carried, _, _ = run(rng.normal(size=(6, 300)).astype(np.float32))
+    uploads = b"".join(
+        bytes(frame) for _, reply in carried.replies for frame in pack(reply) if isinstance(reply, Upload)
+    )
     assert len(rows) == 6
     for row in np.concatenate(rows):
         assert row.astype("<u4").tobytes()[:64] not in uploads
 
 
-def asked(survivors, wired, wire):
+def asked(survivors, wired, carried):
     """A share request for these survivors, with the real sealed shares."""
-    uploads = {name: reply for name, reply in wire.replies if isinstance(reply, Upload)}
+    uploads = {name: reply for name, reply in carried.replies if isinstance(reply, Upload)}
     return Survivors(
-        where=wired.plan.where(1),
+        round_id=wired.parameters.round_id(1),
         clients=tuple(survivors),
         shares={sender: uploads[sender].shares["client-0"] for sender in survivors if sender != "client-0"},
     )
@@ -137,9 +139,9 @@ def asked(survivors, wired, wire):
 
 def begin(wired, name, attempt=0):
     """What an honest server tells this client."""
-    proofs = {other: prove_count(silo)[name] for other, silo in wired.silos.items() if other != name}
-    counts = {other: silo.learner.samples for other, silo in wired.silos.items()}
-    return Begin(where=wired.plan.where(1, attempt), aggregates=(), counts=counts, proofs=proofs)
+    proofs = {other: prove_count(silo)[name] for other, silo in wired.clients.items() if other != name}
+    counts = {other: silo.learner.samples for other, silo in wired.clients.items()}
+    return Begin(round_id=wired.parameters.round_id(1, attempt), aggregates=(), counts=counts, proofs=proofs)
 
 
 def sent(updates):
@@ -147,36 +149,38 @@ def sent(updates):
     learners = learners_of(updates)
     config = configure(*SETTINGS, "federation.clients=6", "federation.quorum=5", "federation.rounds=1")
     wired = wired_of(config, learners)
-    wire = Wire(wired)
-    for name, silo in wired.silos.items():
-        wire.states[name], reply = client.step(silo, wire.states[name], begin(wired, name))
-        wire.replies.append((name, reply))
-    return wired, wire
+    carried = Wire(wired)
+    for name, silo in wired.clients.items():
+        carried.states[name], reply = client.step(silo, carried.states[name], begin(wired, name))
+        carried.replies.append((name, reply))
+    return wired, carried
 
 
 def test_a_client_answers_one_share_request_a_round_for_one_set():
-    wired, wire = sent(rng.normal(size=(6, 50)).astype(np.float32))
-    silo, names = wired.silos["client-0"], list(wired.silos)
-    state, _ = client.step(silo, wire.states["client-0"], asked(names, wired, wire))
+    wired, carried = sent(rng.normal(size=(6, 50)).astype(np.float32))
+    silo, names = wired.clients["client-0"], list(wired.clients)
+    state, _ = client.step(silo, carried.states["client-0"], asked(names, wired, carried))
     with pytest.raises(ProtocolError, match="answered once"):
-        client.step(silo, state, asked(names[:5], wired, wire))
+        client.step(silo, state, asked(names[:5], wired, carried))
 
 
 @pytest.mark.parametrize(
     "survivors", [["client-0", "client-1", "client-2", "client-3"], [f"client-{i}" for i in range(1, 6)]]
 )
 def test_a_set_below_the_quorum_or_without_oneself_is_refused(survivors):
-    wired, wire = sent(rng.normal(size=(6, 50)).astype(np.float32))
+    wired, carried = sent(rng.normal(size=(6, 50)).astype(np.float32))
     with pytest.raises(ProtocolError):
-        client.step(wired.silos["client-0"], wire.states["client-0"], asked(survivors, wired, wire))
+        client.step(wired.clients["client-0"], carried.states["client-0"], asked(survivors, wired, carried))
 
 
 def test_a_share_sealed_without_the_clients_group_secret_is_refused():
-    wired, wire = sent(rng.normal(size=(6, 50)).astype(np.float32))
-    request = asked(list(wired.silos), wired, wire)
-    silo, state = wired.silos["client-0"], wire.states["client-0"]
-    share = wired.silos["client-1"].seal_to("client-0", bytes(4 * 1024), *_purpose(state), group=bytes(32))
-    forged = Survivors(where=request.where, clients=request.clients, shares={**request.shares, "client-1": Blob(share)})
+    wired, carried = sent(rng.normal(size=(6, 50)).astype(np.float32))
+    request = asked(list(wired.clients), wired, carried)
+    silo, state = wired.clients["client-0"], carried.states["client-0"]
+    share = wired.clients["client-1"].seal_to("client-0", bytes(4 * 1024), *_purpose(state), group=bytes(32))
+    forged = Survivors(
+        round_id=request.round_id, clients=request.clients, shares={**request.shares, "client-1": Blob(share)}
+    )
     assert isinstance(client.step(silo, state, forged)[1], Ended)
 
 
@@ -188,8 +192,8 @@ def test_secret_and_error_are_fresh_for_every_attempt(monkeypatch):
     monkeypatch.setattr(lwe_round, "share", lambda secret, *rest: secrets.append(secret) or real(secret, *rest))
     learners = learners_of(np.zeros((6, 200), dtype=np.float32))
     wired = wired_of(configure(*SETTINGS, "federation.clients=6", "federation.rounds=2"), learners)
-    silo = wired.silos["client-0"]
-    state, _ = client.step(silo, client.start(silo), RollCall(where=wired.plan.where(0)))
+    silo = wired.clients["client-0"]
+    state, _ = client.step(silo, client.start(silo), RollCall(round_id=wired.parameters.round_id(0)))
     for attempt in range(2):
         state, _ = client.step(silo, state, begin(wired, "client-0", attempt))
     assert (noise[0] != noise[1]).any()
@@ -207,11 +211,11 @@ def test_a_malformed_share_sum_drops_its_client_and_not_the_run(spoilt):
     def carry(exchange):
         for reply in honest(exchange):
             if reply.client == "client-1" and isinstance(unpack(reply.frames), ShareSum):
-                yield Reply("client-1", pack(ShareSum(where=wired.plan.where(1), row=Blob(spoilt))))
+                yield Reply("client-1", pack(ShareSum(round_id=wired.parameters.round_id(1), row=Blob(spoilt))))
             else:
                 yield reply
 
-    drive(serve(Desk(wired.plan, wired.server, ServerState())), carry, lines.append, lambda _: None)
+    drive(serve(RoundServer(wired.parameters, wired.server, ServerState())), carry, lines.append, lambda _: None)
     assert "share sum" in lines[0].dropped["client-1"]
     assert len(lines[0].clients) == 6
 
@@ -228,10 +232,10 @@ def test_a_wrong_share_sum_aborts_the_round_and_not_the_run():
             if reply.client == "client-1" and isinstance(message, ShareSum):
                 row = bytearray(message.row.view)
                 row[0] ^= 1
-                message = ShareSum(where=message.where, row=Blob(row))
+                message = ShareSum(round_id=message.round_id, row=Blob(row))
             yield Reply(reply.client, pack(message))
 
-    drive(serve(Desk(wired.plan, wired.server, ServerState())), carry, lines.append, lambda _: None)
+    drive(serve(RoundServer(wired.parameters, wired.server, ServerState())), carry, lines.append, lambda _: None)
     assert lines[0].clients == []
     assert not honest.states["client-0"].weights.any()
 
@@ -244,7 +248,7 @@ def test_lwe_without_noise_is_refused_before_any_work():
 def test_a_default_quorum_is_one_that_shares_can_serve():
     """Four fifths of five clients would be four, of which one may collude: three honest ones are too few."""
     config = configure(*SETTINGS, "federation.clients=5", "federation.rounds=1")
-    assert wired_of(config, learners_of(np.zeros((5, 20), dtype=np.float32))).plan.quorum == 5
+    assert wired_of(config, learners_of(np.zeros((5, 20), dtype=np.float32))).parameters.quorum == 5
 
 
 @pytest.mark.parametrize(("colluders", "quorum"), [(2, 6), (1, 5), (7, 10)])

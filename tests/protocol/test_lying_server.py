@@ -19,12 +19,12 @@ from paraaegis.crypto.mac import add_tags
 from paraaegis.crypto.profiles import PROFILES
 from paraaegis.crypto.shamir import Q, centre, rebuild
 from paraaegis.errors import ConfigError, CryptoError, ProtocolError
-from paraaegis.fixed_point import unpack_grid
+from paraaegis.fixed_point import unpack_fixed_point
 from paraaegis.methods import least_quorum
-from paraaegis.protocol.joining import Given
+from paraaegis.protocol.joining import SnapshotContent
 from paraaegis.protocol.lwe_round import _purpose, public_seed
-from paraaegis.protocol.messages import Aggregate, Ended, Reported, ShareSum, Survivors, Upload
-from paraaegis.protocol.protect import Sight
+from paraaegis.protocol.messages import Aggregate, Ended, ReportOnly, ShareSum, Survivors, Upload
+from paraaegis.protocol.protect import RevealContext
 from paraaegis.types import Blob, Payload
 from toy import configure
 
@@ -62,7 +62,7 @@ def test_a_forged_ciphertext_gives_the_key_away_only_without_the_check(monkeypat
         assert all(ended(playing, playing.finish(forged), name) for name in playing.silos)
         return
     unchecked(monkeypatch, TAGS)
-    assert isinstance(playing.send("client-1", playing.finish(forged)), Reported)
+    assert isinstance(playing.send("client-1", playing.finish(forged)), ReportOnly)
     model = playing.states["client-1"].weights
     stolen = key_from(model[np.flatnonzero(model > 32)] - 64)
     stored = sent["client-0"].payload
@@ -112,7 +112,7 @@ def test_an_honest_server_is_believed(method):
     first = playing.round(1)
     second = playing.round(2, first)
     for name in playing.silos:
-        assert isinstance(playing.send(name, playing.finish(second)), Reported)
+        assert isinstance(playing.send(name, playing.finish(second)), ReportOnly)
     assert len({playing.states[name].chain for name in playing.silos}) == 1
 
 
@@ -141,7 +141,7 @@ def test_clients_with_different_counts_have_no_sum_in_common(monkeypatch):
     playing, updates = federation("ckks-fedavg", 5, 60, samples=[100] * 5)
     unchecked(monkeypatch, PROOFS)
     aggregate = playing.sum(1, weights_attack(playing))
-    sight = Sight(1, 0, step_of(playing, 1), 5, 0.2, None)
+    sight = RevealContext(1, 0, step_of(playing, 1), 5, 0.2, None)
     isolated = playing.silos["client-1"].half.reveal(aggregate.payload, sight).steps * 2.0**-22
     np.testing.assert_allclose(isolated, updates[0, 0] / 5, atol=2.0**-21)  # the victim's, alone
     assert all(ended(playing, playing.begin(2, aggregate), name) for name in playing.silos)
@@ -242,7 +242,7 @@ def test_clients_that_were_told_different_elected_sets_have_no_sum_in_common():
 def test_a_noised_value_in_clear_cannot_be_moved_either():
     playing, _ = federation("dp-fedavg", 3, 60)
     honest = playing.sum(1, uploads(playing, 1)[0])
-    steps = unpack_grid(honest.payload.chunks, 60).astype(np.int64)
+    steps = unpack_fixed_point(honest.payload.chunks, 60).astype(np.int64)
     sent = playing.states["client-0"]
     for changed in (steps + 1, np.roll(steps, 1), -steps, steps + (2**61 - 1) * (np.arange(60) == 7)):
         playing.states["client-0"] = sent
@@ -260,16 +260,16 @@ def row_of(reply):
 
 def survivors(playing, sent, names, receiver):
     shares = {name: sent[name].shares[receiver] for name in names if name != receiver}
-    return Survivors(where=playing.plan.where(1), clients=tuple(names), shares=shares)
+    return Survivors(round_id=playing.parameters.round_id(1), clients=tuple(names), shares=shares)
 
 
 def unmasked(playing, upload, secret):
     """One client's update, from its upload and its secret, in units of the update; with its own error."""
-    names, length = list(playing.silos), playing.plan.length
+    names, length = list(playing.silos), playing.parameters.length
     half = playing.silos[names[0]].half
-    values = unpack_grid(upload.payload.chunks, length).astype(np.int64)
-    mask = lwe.FORMS["ring"].mask(public_seed(playing.plan.run, 1, 0), secret, length)
-    numbers = half.numbers(Sight(1, 0, b"", len(names), 1 / len(names), None), length)
+    values = unpack_fixed_point(upload.payload.chunks, length).astype(np.int64)
+    mask = lwe.FORMS["ring"].mask(public_seed(playing.parameters.run, 1, 0), secret, length)
+    numbers = half.numbers(RevealContext(1, 0, b"", len(names), 1 / len(names), None), length)
     return centre(values - mask) / (numbers.scale / len(names)), numbers.error_std / (numbers.scale / len(names))
 
 
@@ -290,7 +290,7 @@ def two_sets(playing, colluders):
             rows[names.index(name)] = row_of(playing.send(name, survivors(playing, sent, chosen, name)))
             playing.states[name] = before
         try:
-            sums.append(rebuild(rows, playing.plan.quorum))
+            sums.append(rebuild(rows, playing.parameters.quorum))
         except CryptoError:
             return None
     return unmasked(playing, sent[victim], sums[0] - sums[1])
@@ -308,7 +308,7 @@ def test_two_sets_of_survivors_unmask_one_client_only_below_the_quorum_that_is_r
     playing, updates = federation("lwe-secagg", clients, 2048, *settings, rounds=1)
     found = two_sets(playing, colluders)
     if checked:
-        assert playing.plan.quorum >= least_quorum(configure(
+        assert playing.parameters.quorum >= least_quorum(configure(
             "protect.method=lwe-secagg", f"federation.clients={clients}", *settings))  # fmt: skip
         assert found is None
     else:
@@ -336,7 +336,9 @@ def test_shares_that_a_colluder_forges_rebuild_no_secret(stolen):
                 as_sender = playing.silos[sender].identity if stolen else playing.silos[colluder].identity
                 silo = replace(playing.silos[colluder], name=sender, identity=as_sender)
                 shares[sender] = Blob(silo.seal_to(receiver, zero, *purpose(playing, receiver), group=group(playing)))
-        reply = playing.send(receiver, Survivors(where=playing.plan.where(1), clients=tuple(names), shares=shares))
+        reply = playing.send(
+            receiver, Survivors(round_id=playing.parameters.round_id(1), clients=tuple(names), shares=shares)
+        )
         if not stolen:
             assert isinstance(reply, Ended)
             continue
@@ -347,7 +349,7 @@ def test_shares_that_a_colluder_forges_rebuild_no_secret(stolen):
             victim, bytes(sent[victim].shares[colluder].view), *purpose(playing, colluder), group=group(playing)
         )
         rows[5] = np.frombuffer(own, "<u4").astype(np.int64)
-        assert np.abs(rebuild(rows, playing.plan.quorum)).max() > Q // 8  # nothing like a ternary secret
+        assert np.abs(rebuild(rows, playing.parameters.quorum)).max() > Q // 8  # nothing like a ternary secret
 
 
 def group(playing):
@@ -375,7 +377,7 @@ def test_a_share_opens_in_its_own_attempt_and_view_only():
     sent, _ = uploads(playing, 1, attempt=1)
     names = list(sent)
     mixed = {name: (old if name == "client-3" else sent)[name].shares["client-0"] for name in names[1:]}
-    message = Survivors(where=playing.plan.where(1, 1), clients=tuple(names), shares=mixed)
+    message = Survivors(round_id=playing.parameters.round_id(1, 1), clients=tuple(names), shares=mixed)
     assert ended(playing, message)
 
 
@@ -411,7 +413,9 @@ def test_a_model_that_no_client_sealed_is_refused():
 def given(playing, sender, receiver, applied):
     """A model of ones after `applied` rounds, sealed to a client's one-time key."""
     state = playing.states["client-1"]
-    content = Given("0" * 64 * applied, b"", 0, state.joined, state.keys.encoded(), np.ones(60, np.float32).tobytes())
+    content = SnapshotContent(
+        "0" * 64 * applied, b"", 0, state.joined, state.keys.encoded(), np.ones(60, np.float32).tobytes()
+    )
     once = playing.receiver(receiver, sender.name).once
     return Blob(sender.seal_to(receiver, msgspec.msgpack.encode(content), "model", applied, once=once))
 

@@ -20,8 +20,8 @@ from paraaegis.protocol.messages import (
     Finish,
     Report,
     RollCall,
+    RoundId,
     Upload,
-    Where,
     expect,
     pack,
     sizes,
@@ -56,12 +56,12 @@ def plain(frames):
     return [bytes(frame) for frame in frames]
 
 
-def where(**changed):
-    return Where(**({"run": "r", "method": "fedavg", "length": 4, "number": 2, "attempt": 0} | changed))
+def round_id(**changed):
+    return RoundId(**({"run": "r", "method": "fedavg", "length": 4, "number": 2, "attempt": 0} | changed))
 
 
 def ballot():
-    return Ballot(where=where(), votes=Blob(b"votes"), fingerprint="f", report=Report(1))
+    return Ballot(round_id=round_id(), votes=Blob(b"votes"), fingerprint="f", report=Report(1))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -71,7 +71,7 @@ def test_every_message_survives_the_wire(kind):
     came = unpack(frames)
     assert type(came) is kind
     assert plain(pack(came)) == frames
-    assert came.where == sent.where
+    assert came.round_id == sent.round_id
     assert msgspec.msgpack.encode(came, enc_hook=lambda blob: bytes(blob.view)) == msgspec.msgpack.encode(
         sent, enc_hook=lambda blob: bytes(blob.view)
     )
@@ -79,7 +79,7 @@ def test_every_message_survives_the_wire(kind):
 
 def test_blobs_are_carried_beside_the_header_and_not_copied():
     buffer = bytearray(b"bulky")
-    message = Ballot(where=where(), votes=Blob(buffer), fingerprint="f", report=Report(1))
+    message = Ballot(round_id=round_id(), votes=Blob(buffer), fingerprint="f", report=Report(1))
     header, blob = pack(message)
     assert b"bulky" not in header
     buffer[0] = ord("s")
@@ -130,13 +130,13 @@ def test_foreign_bytes_are_refused(frames):
 
 
 def test_an_unknown_field_is_refused():
-    header = msgspec.msgpack.decode(pack(RollCall(where=where()))[0])
+    header = msgspec.msgpack.decode(pack(RollCall(round_id=round_id()))[0])
     with pytest.raises(ProtocolError, match="extra"):
         unpack([msgspec.msgpack.encode(header | {"extra": 1})])
 
 
 def test_a_field_of_another_type_is_refused():
-    header = msgspec.msgpack.decode(pack(Begin(where=where(), aggregates=()))[0])
+    header = msgspec.msgpack.decode(pack(Begin(round_id=round_id(), aggregates=()))[0])
     with pytest.raises(ProtocolError, match="counts"):
         unpack([msgspec.msgpack.encode(header | {"counts": {"client-0": "3"}})])
 
@@ -152,7 +152,7 @@ def test_a_blob_of_another_size_than_announced_is_refused(announced):
 def test_a_payload_nested_without_end_is_refused():
     encode = msgspec.msgpack.encode
     leaf = encode(Payload("marker", 0))
-    header = encode(Upload(where=where(), payload=Payload("marker", 0), fingerprint="f", report=Report(1)))
+    header = encode(Upload(round_id=round_id(), payload=Payload("marker", 0), fingerprint="f", report=Report(1)))
     level = b"\x83" + b"".join(map(encode, ["kind", "parallel", "length", 0, "parts"])) + b"\x91"
     with pytest.raises(ProtocolError):
         unpack([header.replace(leaf, level * 100_000 + leaf)])
@@ -160,7 +160,7 @@ def test_a_payload_nested_without_end_is_refused():
 
 def test_a_message_cannot_hold_an_object():
     with pytest.raises(TypeError, match="a message cannot hold a object"):
-        pack(Elected(where=where(), positions=object()))
+        pack(Elected(round_id=round_id(), positions=object()))
 
 
 @pytest.mark.parametrize(
@@ -169,23 +169,23 @@ def test_a_message_cannot_hold_an_object():
 )
 def test_a_message_for_elsewhere_is_refused_with_what_was_expected_and_what_came(field, came):
     with pytest.raises(ProtocolError) as caught:
-        expect(RollCall(where=where(**{field: came})), RollCall, where())
-    assert f"{field} {getattr(where(), field)!r} was expected, {came!r} came" in str(caught.value)
+        expect(RollCall(round_id=round_id(**{field: came})), RollCall, round_id())
+    assert f"{field} {getattr(round_id(), field)!r} was expected, {came!r} came" in str(caught.value)
     assert str(caught.value).count("was expected") == 1
 
 
 def test_every_field_of_an_address_is_compared():
-    assert Where.__struct_fields__ == ("run", "method", "length", "number", "attempt", "version")
+    assert RoundId.__struct_fields__ == ("run", "method", "length", "number", "attempt", "version")
 
 
 def test_a_message_of_another_kind_is_refused_with_both_kinds():
     with pytest.raises(ProtocolError, match="Elected was expected, Ballot came"):
-        expect(ballot(), Elected, where())
+        expect(ballot(), Elected, round_id())
 
 
 def test_a_message_that_is_due_is_returned():
     message = ballot()
-    assert expect(message, Ballot, where()) is message
+    assert expect(message, Ballot, round_id()) is message
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -198,14 +198,14 @@ def test_the_bytes_by_kind_add_up_to_the_frames(kind):
 def test_bytes_are_counted_under_the_kind_of_their_part():
     inside, outside = Payload("ckks", 1, (Blob(b"123"),)), Payload("grid", 1, (Blob(b"1234"), Blob(b"1")))
     message = Upload(
-        where=where(), payload=Payload("parallel", 2, parts=(inside, outside)), fingerprint="f", report=Report(1)
+        round_id=round_id(), payload=Payload("parallel", 2, parts=(inside, outside)), fingerprint="f", report=Report(1)
     )
     counted = sizes(message, pack(message))
     assert (counted["ckks"], counted["grid"]) == (3, 5)
 
 
 def test_an_empty_finish_is_a_header_alone():
-    message = Finish(where=where(), counts={"client-0": 1}, aggregates=())
+    message = Finish(round_id=round_id(), counts={"client-0": 1}, aggregates=())
     assert list(sizes(message, pack(message))) == ["header"]
 
 

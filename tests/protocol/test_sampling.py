@@ -9,8 +9,8 @@ from hand import Hand
 from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import ProtocolError
 from paraaegis.methods import METHODS
-from paraaegis.protocol.round_server import Desk
-from paraaegis.protocol.single_flight import Once
+from paraaegis.protocol.round_server import RoundServer
+from paraaegis.protocol.single_flight import SingleFlight
 from paraaegis.protocol.state import ServerState
 from toy import configure, learners_of, play, wired_of
 
@@ -44,7 +44,7 @@ def test_the_mean_is_taken_over_those_who_took_part():
 def test_a_client_refuses_a_round_whose_past_it_was_not_given():
     playing = Hand(UPDATES, *HALF, rounds=8)
     with pytest.raises(ProtocolError, match=r"needs the aggregates of rounds 1 to 3, got \[\]"):
-        playing.send(playing.plan.members(4)[0], playing.begin(4))
+        playing.send(playing.parameters.members(4)[0], playing.begin(4))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -54,10 +54,10 @@ def test_a_client_that_was_never_drawn_ends_with_the_same_model(method):
     learners = learners_of(UPDATES)
     config = configure("federation.clients=6", "federation.rounds=2", *settings)
     wired = wired_of(config, learners)
-    drawn = {client for number in (1, 2) for client in wired.plan.members(number)}
-    assert set(wired.silos) - drawn
-    alone = {name: replace(silo, once=Once(), deltas=Once()) for name, silo in wired.silos.items()}
+    drawn = {client for number in (1, 2) for client in wired.parameters.members(number)}
+    assert set(wired.clients) - drawn
+    alone = {name: replace(silo, cache=SingleFlight(), deltas=SingleFlight()) for name, silo in wired.clients.items()}
     engine = LocalEngine(alone)
-    engine.run(Desk(wired.plan, wired.server, ServerState()), lambda _: None, lambda _: None)
+    engine.run(RoundServer(wired.parameters, wired.server, ServerState()), lambda _: None, lambda _: None)
     for state in engine.states.values():
         np.testing.assert_array_equal(state.weights, engine.states["client-0"].weights)

@@ -22,19 +22,19 @@ from paraaegis.protocol.messages import (
     Elected,
     Ended,
     Finish,
-    Peek,
     Receiver,
     RollCall,
+    SnapshotRequest,
     Upload,
     pack,
     unpack,
     unpack_aggregate,
 )
-from paraaegis.protocol.round_server import Desk, Reply
+from paraaegis.protocol.round_server import Reply, RoundServer
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState, decode_state, encode_state
 from paraaegis.protocol.voting import pack_positions
-from paraaegis.runs.assemble import resolve, wire
+from paraaegis.runs.assemble import assemble, resolve
 from paraaegis.types import Blob, Payload
 from toy import KEYS, configure, learners_of, play
 
@@ -62,7 +62,7 @@ def lost(client, kind, number=1):
 
     def meddle(name, request, answer):
         frames = answer()
-        hit = name == client and isinstance(request, kind) and request.where.number == number
+        hit = name == client and isinstance(request, kind) and request.round_id.number == number
         return None if hit else frames
 
     return meddle
@@ -73,7 +73,7 @@ def spoilt(client, kind, spoil):
 
     def meddle(name, request, answer):
         frames = answer()
-        hit = name == client and isinstance(request, kind) and request.where.number == 1
+        hit = name == client and isinstance(request, kind) and request.round_id.number == 1
         return spoil(frames) if hit else frames
 
     return meddle
@@ -87,7 +87,7 @@ def test_a_model_that_drifted_stops_the_run_by_name(settings):
     playing = hand(*settings)
 
     def drift(client, request, answer):
-        if client == "client-3" and isinstance(request, Begin) and request.where.number == 2:
+        if client == "client-3" and isinstance(request, Begin) and request.round_id.number == 2:
             state = playing.states[client]
             playing.states[client] = replace(state, weights=state.weights + np.float32(1))
         return answer()
@@ -112,7 +112,9 @@ def other_key(playing):
 
 
 def other_config(playing):
-    playing.silos["client-2"] = replace(playing.silos["client-2"], plan=replace(playing.plan, config="0" * 64))
+    playing.silos["client-2"] = replace(
+        playing.silos["client-2"], parameters=replace(playing.parameters, config="0" * 64)
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_a_client_unlike_the_others_stops_the_run_before_any_training(change, wh
 def test_a_configuration_that_all_clients_but_not_the_server_have_stops_the_run():
     playing = hand(*STATIC)
     for client, silo in playing.silos.items():
-        playing.silos[client] = replace(silo, plan=replace(playing.plan, config="0" * 64))
+        playing.silos[client] = replace(silo, parameters=replace(playing.parameters, config="0" * 64))
     with pytest.raises(
         DriftError,
         match="configurations differ from the other clients' at client-0, client-1, client-2, client-3, client-4",
@@ -205,7 +207,7 @@ def test_a_round_without_quorum_is_aborted_and_nothing_is_applied(settings, numb
 
     def meddle(client, request, answer):
         frames = answer()
-        gone = client in ("client-3", "client-4") and isinstance(request, Begin) and request.where.number == number
+        gone = client in ("client-3", "client-4") and isinstance(request, Begin) and request.round_id.number == number
         return None if gone else frames
 
     models = {}
@@ -234,7 +236,7 @@ def test_a_round_that_nobody_answers_is_aborted(settings):
 
     def meddle(client, request, answer):
         frames = answer()
-        return None if isinstance(request, Begin) and request.where.number == 1 else frames
+        return None if isinstance(request, Begin) and request.round_id.number == 1 else frames
 
     done = served(playing, meddle)
     assert [len(line.clients) for line in done.lines] == [0, 5]
@@ -249,7 +251,7 @@ def test_bad_frames_drop_their_client_with_a_reason(settings):
         "nothing": (lambda _: (), "empty message"),
         "cut": (lambda frames: (*frames[:-1], bytes(frames[-1])[:-1]), "announced"),
         "surplus": (lambda frames: (*frames, b"more"), "frames too many"),
-        "another message": (lambda _: pack(RollCall(where=playing.plan.where(1))), "RollCall came"),
+        "another message": (lambda _: pack(RollCall(round_id=playing.parameters.round_id(1))), "RollCall came"),
         "another round": (lambda frames: elsewhere(frames, number=2), "number 1 was expected, 2 came"),
         "another run": (lambda frames: elsewhere(frames, run="x"), "run .* was expected, 'x' came"),
         "another length": (lambda frames: elsewhere(frames, length=7), f"length {LENGTH} was expected, 7 came"),
@@ -268,7 +270,7 @@ def test_bad_frames_drop_their_client_with_a_reason(settings):
 
 def elsewhere(frames, **changed):
     message = unpack(frames)
-    return pack(msgspec.structs.replace(message, where=msgspec.structs.replace(message.where, **changed)))
+    return pack(msgspec.structs.replace(message, round_id=msgspec.structs.replace(message.round_id, **changed)))
 
 
 def with_payload(payload):
@@ -361,7 +363,7 @@ def test_a_run_goes_on_with_a_quorum_and_who_comes_later_catches_up(settings):
     playing = hand(*settings, rounds=4)
     playing.states = states
     state = msgspec.structs.replace(decode_state(data), history=history)
-    back = absent("client-4", lambda request: request.where.number >= 3)
+    back = absent("client-4", lambda request: request.round_id.number >= 3)
     rest = Served(playing, back, state).run()
     assert [len(line.clients) for line in rest.lines] == [5, 4, 5, 5]
     np.testing.assert_array_equal(rest.model("client-4"), rest.model())
@@ -376,7 +378,7 @@ def test_a_run_does_not_go_on_without_a_quorum():
 
 @each_method
 def test_a_client_that_was_away_at_the_end_gets_the_last_model_when_the_run_is_served_once_more(settings):
-    done = served(hand(*settings), absent("client-4", lambda request: request.where.number < 2))
+    done = served(hand(*settings), absent("client-4", lambda request: request.round_id.number < 2))
     assert done.desk.state.late == ["client-4"]
     rounds, lines = done.hand.learners["client-0"].trained, len(done.lines)
     again = Served(done.hand, honest, done.desk.state).run(over=True)
@@ -407,7 +409,7 @@ def or_refusal(answer):
 
 def away_for_long(client, request, answer):
     """The last client does not answer from round 2 to 6."""
-    return None if client == "client-4" and 2 <= request.where.number <= 6 else or_refusal(answer)
+    return None if client == "client-4" and 2 <= request.round_id.number <= 6 else or_refusal(answer)
 
 
 @each_method
@@ -417,7 +419,7 @@ def test_a_client_that_lost_its_disk_while_the_run_goes_on_gets_a_peers_model(se
     lost = []
 
     def meddle(client, request, answer):
-        if client == "client-2" and isinstance(request, Begin) and request.where.number == 4 and not lost:
+        if client == "client-2" and isinstance(request, Begin) and request.round_id.number == 4 and not lost:
             playing.states[client] = start(playing.silos[client])
             lost.append(client)
         return or_refusal(answer)
@@ -432,8 +434,8 @@ def test_nobody_seals_models_for_a_client_that_does_not_answer_and_it_is_rescued
     peeked = []
 
     def meddle(client, request, answer):
-        if isinstance(request, Peek):
-            peeked.append(request.where.number)
+        if isinstance(request, SnapshotRequest):
+            peeked.append(request.round_id.number)
         return away_for_long(client, request, answer)
 
     playing = Hand(
@@ -451,7 +453,7 @@ def test_a_rescued_client_is_not_sent_what_its_peers_model_holds():
 
     def meddle(client, request, answer):
         if client == "client-4" and isinstance(request, Begin) and request.rescue:
-            begun[request.where.number] = (request.rescue.applied, [past.number for past in request.aggregates])
+            begun[request.round_id.number] = (request.rescue.applied, [past.number for past in request.aggregates])
         return away_for_long(client, request, answer)
 
     playing = Hand(np.ones((5, 1, LENGTH)), FEDAVG, "federation.quorum=4", "federation.history=3", rounds=8)
@@ -464,9 +466,9 @@ def test_a_peer_that_cannot_give_its_model_still_trains_and_is_not_dropped():
     asked = []
 
     def meddle(client, request, answer):
-        if isinstance(request, Peek):
+        if isinstance(request, SnapshotRequest):
             asked.append(client)
-        if isinstance(request, Peek) and client == "client-0":
+        if isinstance(request, SnapshotRequest) and client == "client-0":
             return "out of memory"
         return away_for_long(client, request, answer)
 
@@ -509,7 +511,7 @@ def forged_for(*clients):
     """A server that gives these clients another sum of round 1 than the others."""
 
     def meddle(client, request, answer):
-        if client not in clients or not isinstance(request, Begin) or request.where.number != 2:
+        if client not in clients or not isinstance(request, Begin) or request.round_id.number != 2:
             return answer()
         (past,) = request.aggregates
         lie = msgspec.structs.replace(past, tag=bytes([past.tag[0] ^ 1]) + past.tag[1:])
@@ -565,7 +567,7 @@ def test_a_peers_model_cannot_be_opened_by_the_server():
     ours, theirs = playing.silos["client-0"], playing.silos["client-1"]
     sealed = bytes(playing.peek("client-0", 1, "client-1").sealed["client-1"].view)
     once = playing.states["client-1"].once
-    context = msgspec.msgpack.encode([playing.plan.run, "client-0", "client-1", "model", 0])
+    context = msgspec.msgpack.encode([playing.parameters.run, "client-0", "client-1", "model", 0])
     unseal(theirs.identity[0], ours.identity[1], sealed, context, once=once)
     for private, secret in ((new_pair()[0], once), (theirs.identity[0], new_pair()[0]), (theirs.identity[0], b"")):
         with pytest.raises(CryptoError):
@@ -583,7 +585,9 @@ def test_no_model_is_sealed_to_a_one_time_key_that_its_client_did_not_make(lie):
         "another client's": Receiver(true.once, true.applied, playing.receiver("client-1", "client-2").proof),
     }[lie]
     receivers = {"client-1": false, "client-2": playing.receiver("client-2", "client-0")}
-    sealed = playing.send("client-0", Peek(where=playing.plan.where(2), receivers=receivers)).sealed
+    sealed = playing.send(
+        "client-0", SnapshotRequest(round_id=playing.parameters.round_id(2), receivers=receivers)
+    ).sealed
     assert set(sealed) == {"client-2"}  # and nothing else happens: one client's lie must not end the run for others
 
 
@@ -602,7 +606,7 @@ def test_a_one_time_key_is_gone_with_the_next_message():
         playing.begin(2, Aggregate(1, 0)),
         playing.finish(Aggregate(2, 0), Aggregate(3, 0)),
     ):
-        playing.send("client-1", RollCall(where=playing.plan.where(0)))
+        playing.send("client-1", RollCall(round_id=playing.parameters.round_id(0)))
         assert playing.states["client-1"].once
         playing.send("client-1", message)
         assert not playing.states["client-1"].once
@@ -615,7 +619,7 @@ def test_a_model_sealed_to_an_older_one_time_key_is_asked_for_again():
     first = playing.round(1, clients=peers)
     playing.send("client-0", playing.begin(2, first))
     rescue = playing.rescue(1, "client-0", playing.peek("client-0", 2, "client-1").sealed["client-1"], "client-1")
-    playing.send("client-1", RollCall(where=playing.plan.where(0)))
+    playing.send("client-1", RollCall(round_id=playing.parameters.round_id(0)))
     with pytest.raises(ProtocolError, match="another one-time key"):
         playing.send("client-1", playing.begin(2, rescue=rescue))
     assert playing.states["client-1"].phase == "idle"
@@ -671,7 +675,7 @@ def test_every_round_has_metrics_though_the_evaluator_is_not_sampled():
 
 
 def test_members_are_drawn_anew_each_round_and_alike_for_all():
-    plan = hand(FEDAVG, "federation.fraction=0.4", "federation.history=50", quorum=2, rounds=50).plan
+    plan = hand(FEDAVG, "federation.fraction=0.4", "federation.history=50", quorum=2, rounds=50).parameters
     drawn = [plan.members(number) for number in range(1, 51)]
     assert all(len(set(members)) == 2 for members in drawn)
     assert drawn == [plan.members(number) for number in range(1, 51)]
@@ -854,10 +858,10 @@ def test_with_worker_processes_the_server_reaches_none_that_knows_a_key():
     learners = learners_of(updates)
     config = resolve(configure("protect.method=ckks-fedavg", "federation.clients=2", "federation.rounds=1"), [10])
     with SecretPool(2) as secrets, Pool(2) as keyless:
-        wired = wire(config, learners, KEYS, "client-0", (secrets, keyless))
-        desk = Desk(wired.plan, wired.server, ServerState())
-        total = desk.half.open(wired.plan.length, 0)
-        LocalEngine(wired.silos).run(desk, lambda _: None, lambda _: None)
+        wired = assemble(config, learners, KEYS, "client-0", (secrets, keyless))
+        desk = RoundServer(wired.parameters, wired.server, ServerState())
+        total = desk.half.open(wired.parameters.length, 0)
+        LocalEngine(wired.clients).run(desk, lambda _: None, lambda _: None)
         for root in (desk, total):
             assert secrets_in(root) == set()
             assert not any(isinstance(item, SecretPool) for item in reachable(root))
@@ -877,7 +881,7 @@ def test_an_upload_without_a_proper_nonce_and_tag_is_dropped_and_spoils_nothing(
 
     def spoil(client, request, answer):
         reply = unpack(answer())
-        if client == "client-4" and isinstance(reply, Upload) and reply.where.number == 2:
+        if client == "client-4" and isinstance(reply, Upload) and reply.round_id.number == 2:
             reply = msgspec.structs.replace(reply, nonce=nonce_and_tag[0], tag=nonce_and_tag[1])
         return pack(reply)
 
@@ -893,19 +897,19 @@ def test_a_client_without_keys_of_the_run_is_asked_nothing_until_it_has_some():
 
     def late(client, request, answer):
         if client == "client-4":
-            number = request.where.number
+            number = request.round_id.number
             if isinstance(request, RollCall) and number == 0 and playing.states[client].applied == 0 and asked:
                 reply = unpack(answer())
                 return pack(msgspec.structs.replace(reply, root=5, joined="00" * 16))  # as if its own were later ones
             asked.append(type(request))
             if isinstance(request, Begin):
                 return None if len(asked) == 2 else "it has lost its disk"
-        if isinstance(request, Peek):
+        if isinstance(request, SnapshotRequest):
             return "no model to give"
         return answer()
 
     done = Served(playing, late)
-    done.desk.plan = replace(done.desk.plan, quorum=4)
+    done.desk.parameters = replace(done.desk.parameters, quorum=4)
     done.run()
     assert [len(line.clients) for line in done.lines] == [4, 4, 4]
     assert playing.states["client-4"].phase != "ended"

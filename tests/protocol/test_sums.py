@@ -8,8 +8,8 @@ from paraaegis.crypto.chunks import join, parse
 from paraaegis.crypto.ckks import PROFILES, Secret, new_key
 from paraaegis.crypto.pool import Pool
 from paraaegis.errors import CryptoError, ProtocolError
-from paraaegis.fixed_point import pack_grid, unpack_grid
-from paraaegis.protocol.sums import CkksSum, GridSum, ParallelSum
+from paraaegis.fixed_point import pack_fixed_point, unpack_fixed_point
+from paraaegis.protocol.sums import CkksSum, FixedPointSum, ParallelSum
 from paraaegis.types import Blob, Payload
 
 PROFILE = PROFILES["precise"]
@@ -22,7 +22,7 @@ def steps(seed, length):
 
 
 def grid(seed, length=OUTSIDE):
-    return Payload("grid", length, pack_grid(steps(seed, length)))
+    return Payload("grid", length, pack_fixed_point(steps(seed, length)))
 
 
 def ckks(seed, length=INSIDE):
@@ -43,7 +43,7 @@ def values(payload):
         return np.concatenate([values(part) for part in payload.parts])
     if payload.kind == "ckks":
         return SECRET.decrypt(payload.chunks, payload.length)
-    return unpack_grid(payload.chunks, payload.length)
+    return unpack_fixed_point(payload.chunks, payload.length)
 
 
 def plain(kind, seed):
@@ -54,9 +54,9 @@ def plain(kind, seed):
 
 MAKE = {"grid": grid, "ckks": ckks, "parallel": parallel}
 OPEN = {
-    "grid": lambda: GridSum(OUTSIDE),
+    "grid": lambda: FixedPointSum(OUTSIDE),
     "ckks": lambda: CkksSum(PROFILE, INSIDE),
-    "parallel": lambda: ParallelSum(INSIDE + OUTSIDE, CkksSum(PROFILE, INSIDE), GridSum(OUTSIDE)),
+    "parallel": lambda: ParallelSum(INSIDE + OUTSIDE, CkksSum(PROFILE, INSIDE), FixedPointSum(OUTSIDE)),
 }
 both_kinds = pytest.mark.parametrize("kind", OPEN)
 
@@ -120,13 +120,13 @@ def test_a_sum_that_lost_its_only_upload_starts_anew(kind):
 
 def test_a_refusal_names_what_was_expected_and_what_came():
     with pytest.raises(ProtocolError, match="'grid' payload of 0 parts was expected, got 'ckks' of 0"):
-        GridSum(OUTSIDE).add(ckks(0))
+        FixedPointSum(OUTSIDE).add(ckks(0))
     with pytest.raises(ProtocolError, match=f"{OUTSIDE} values was expected, got {OUTSIDE + 1}"):
-        GridSum(OUTSIDE).add(grid(0, OUTSIDE + 1))
+        FixedPointSum(OUTSIDE).add(grid(0, OUTSIDE + 1))
 
 
 def test_an_empty_part_is_a_part():
-    total = ParallelSum(3, CkksSum(PROFILE, 0), GridSum(3))
+    total = ParallelSum(3, CkksSum(PROFILE, 0), FixedPointSum(3))
     total.add(Payload("parallel", 3, parts=(ckks(0, 0), grid(0, 3))))
     np.testing.assert_array_equal(values(total.close()), steps(0, 3))
 
@@ -158,7 +158,7 @@ def test_an_upload_that_would_make_a_sum_zero_is_refused_whole(workers, monkeypa
 
 @pytest.mark.parametrize("extreme", [2**53 + 1, -(2**53) - 1, -(2**63)])
 def test_values_that_could_overflow_a_sum_are_refused_whole(extreme):
-    total = GridSum(OUTSIDE)
+    total = FixedPointSum(OUTSIDE)
     total.add(grid(0))
     odd = steps(1, OUTSIDE)
     odd[-1] = extreme

@@ -13,7 +13,7 @@ from hand import Hand, ended, federation, uploads
 from paraaegis.config import make_config
 from paraaegis.crypto.sealed_box import new_pair
 from paraaegis.deploy.local_federation import lay_out
-from paraaegis.deploy.node import SiloNode
+from paraaegis.deploy.node import DeployedClient
 from paraaegis.engines.flower.client import answer
 from paraaegis.engines.flower.store import Store
 from paraaegis.errors import ProtocolError, UpdateError
@@ -26,14 +26,14 @@ from paraaegis.protocol.messages import (
     Elected,
     Ended,
     Finish,
-    Reported,
+    ReportOnly,
     RollCall,
     Upload,
     pack,
     unpack,
 )
 from paraaegis.protocol.voting import pack_positions, unpack_positions
-from paraaegis.runs.assemble import make_plan, resolve, short_name
+from paraaegis.runs.assemble import make_parameters, resolve, short_name
 
 rng = np.random.default_rng(3)
 
@@ -87,7 +87,7 @@ def test_a_tag_is_bound_to_the_elected_set():
     playing, _ = federation("paraaegis-static", 3, 60, "protect.ratio=0.2")
     sent, positions = uploads(playing, 1)
     silo, state = playing.silos["client-0"], playing.states["client-0"]
-    elected = unpack_positions(positions, playing.plan.k(1), 60)
+    elected = unpack_positions(positions, playing.parameters.k(1), 60)
     parts = (np.arange(12), np.arange(48))
     nonce, tag = sign(silo, state, state.keys.step, parts, elected)
     alone = Aggregate(1, 0, ("client-0",), positions, None, (nonce,), tag)
@@ -156,9 +156,14 @@ def test_a_failure_of_training_does_not_let_the_sum_be_asked_about_again():
 def test_each_run_round_and_attempt_has_a_ckks_key_of_its_own():
     playing, _ = federation("ckks-fedavg", 3, 60)
     silo = playing.silos["client-0"]
-    carrier = silo.half.guard.carrier
+    carrier = silo.half.mechanism.encoding
     keys = silo.first_keys(silo.root)
-    others = [keys.at(1, 1), keys.at(2, 0), silo.root.begin("another run"), silo.root.forward(1).begin(silo.plan.run)]
+    others = [
+        keys.at(1, 1),
+        keys.at(2, 0),
+        silo.root.begin("another run"),
+        silo.root.forward(1).begin(silo.parameters.run),
+    ]
     assert len({carrier._secret(one.step).id for one in (keys, *others)}) == 5
 
 
@@ -168,13 +173,13 @@ def test_one_ballot_is_answered_with_one_elected_set():
     updates[0, 0, 5] = 90_000.0
     playing = Hand(updates, "protect.method=paraaegis-feedback", "protect.ratio=0.25", rounds=1)
     ballot = playing.send("client-0", playing.begin(1))
-    chosen = unpack_positions(ballot.votes, playing.plan.k(1), 64)
-    elected = Elected(where=playing.plan.where(1), positions=pack_positions(chosen))
+    chosen = unpack_positions(ballot.votes, playing.parameters.k(1), 64)
+    elected = Elected(round_id=playing.parameters.round_id(1), positions=pack_positions(chosen))
     with pytest.raises(UpdateError, match="carries sums within"):
         playing.send("client-0", elected)
     for positions in (chosen, np.roll(chosen, 1)):
         with pytest.raises(ProtocolError, match="is elected, not voted"):
-            playing.send("client-0", Elected(where=elected.where, positions=pack_positions(positions)))
+            playing.send("client-0", Elected(round_id=elected.round_id, positions=pack_positions(positions)))
 
 
 # What was withheld
@@ -191,7 +196,7 @@ def test_a_question_in_between_does_not_change_what_is_withheld(ask):
         if asked == "begin":
             playing.send("client-0", playing.begin(2, attempt=1, train=False))
         elif asked == "finish":
-            playing.send("client-0", Finish(where=playing.plan.where(1), aggregates=()))
+            playing.send("client-0", Finish(round_id=playing.parameters.round_id(1), aggregates=()))
         playing.send("client-0", playing.begin(3, second, train=False))
         return playing.states["client-0"].residual
 
@@ -213,17 +218,17 @@ def node(tmp_path):
         np.save(path.with_suffix(".npy"), weights)
 
     def ask(name, message):
-        silo = SiloNode(name, folders[name], make_learner, holdout=False, save_model=save)
+        silo = DeployedClient(name, folders[name], make_learner, holdout=False, save_model=save)
         return unpack(answer(silo, pack(message)))
 
     ask.folders, ask.config = folders, config
-    ask.plan = make_plan(config, config.names, 120, config.names[:1], f"{short_name(config)}-a")
+    ask.parameters = make_parameters(config, config.names, 120, config.names[:1], f"{short_name(config)}-a")
     return ask
 
 
 def joined(node):
     """The counts and proofs for the first silo, after a roll call."""
-    hellos = {name: node(name, RollCall(where=node.plan.where(0))) for name in node.folders}
+    hellos = {name: node(name, RollCall(round_id=node.parameters.round_id(0))) for name in node.folders}
     proofs = {"client-1": hellos["client-1"].proofs["client-0"]}
     return {"counts": {name: hello.weight for name, hello in hellos.items()}, "proofs": proofs}
 
@@ -233,19 +238,21 @@ def test_a_run_does_not_end_before_its_first_round(node):
     kept = node.folders["client-0"] / "model.npy"
     np.save(kept, np.ones(120, np.float32))  # of a run that was finished
     with pytest.raises(ProtocolError, match="a run ends after one of its rounds 1 to 3, got 0"):
-        node("client-0", Finish(where=node.plan.where(0), aggregates=(), **counts))
+        node("client-0", Finish(round_id=node.parameters.round_id(0), aggregates=(), **counts))
     assert (np.load(kept) == 1).all()
 
 
 def test_the_end_of_a_run_is_on_disk_before_the_answer_and_outlives_a_restart(node):
     counts = joined(node)
     forged = {**counts, "proofs": {"client-1": bytes(16)}}
-    begin = Begin(where=node.plan.where(1), aggregates=(), **forged)
+    begin = Begin(round_id=node.parameters.round_id(1), aggregates=(), **forged)
     assert isinstance(node("client-0", begin), Ended)
     manifest = json.loads(next((node.folders["client-0"] / "runs").glob("*/manifest.json")).read_text())
     assert manifest["values"]["state/phase"] == "ended"
-    right = Begin(where=node.plan.where(1), aggregates=(), **counts)
-    assert all(isinstance(node("client-0", one), Ended) for one in (right, RollCall(where=node.plan.where(0))))
+    right = Begin(round_id=node.parameters.round_id(1), aggregates=(), **counts)
+    assert all(
+        isinstance(node("client-0", one), Ended) for one in (right, RollCall(round_id=node.parameters.round_id(0)))
+    )
 
 
 def test_a_kept_state_is_the_one_that_the_step_goes_on_from():
@@ -254,7 +261,7 @@ def test_a_kept_state_is_the_one_that_the_step_goes_on_from():
     kept = []
     state = playing.states["client-0"]
     new, reply = step(playing.silos["client-0"], state, playing.begin(2, aggregate, train=False), kept.append)
-    assert isinstance(reply, Reported)
+    assert isinstance(reply, ReportOnly)
     assert [(one.applied, one.phase) for one in kept] == [(1, "idle")]
     np.testing.assert_array_equal(kept[0].weights, new.weights)
 
@@ -264,11 +271,11 @@ def test_another_sum_is_not_looked_at_when_the_first_could_not_be_kept(node, fai
     """A sum that was accepted and then lost, as on a full disk, leaves its digest, so that no other one is tried."""
     counts = joined(node)
     names = list(node.folders)
-    hellos = {name: node(name, RollCall(where=node.plan.where(0))) for name in names}
+    hellos = {name: node(name, RollCall(round_id=node.parameters.round_id(0))) for name in names}
     proofs = {name: hellos[name].proofs for name in names}
     begins = {
         name: Begin(
-            where=node.plan.where(1),
+            round_id=node.parameters.round_id(1),
             aggregates=(),
             counts=counts["counts"],
             proofs={other: proofs[other][name] for other in names if other != name},
@@ -277,7 +284,7 @@ def test_another_sum_is_not_looked_at_when_the_first_could_not_be_kept(node, fai
     }
     sent = {name: node(name, begins[name]) for name in names}
     first = Hand.sum(_Summing(node), 1, sent)
-    second = Begin(where=node.plan.where(2), aggregates=(first,))
+    second = Begin(round_id=node.parameters.round_id(2), aggregates=(first,))
     with monkeypatch.context() as patch:
         if fails == "apply":
             patch.setattr("blobs.Softmax.apply", lambda *_: 1 / 0)
@@ -286,7 +293,7 @@ def test_another_sum_is_not_looked_at_when_the_first_could_not_be_kept(node, fai
         with pytest.raises(ZeroDivisionError):
             node("client-0", second)
     other = nudged(first, 1)
-    assert isinstance(node("client-0", Begin(where=node.plan.where(2), aggregates=(other,))), Ended)
+    assert isinstance(node("client-0", Begin(round_id=node.parameters.round_id(2), aggregates=(other,))), Ended)
     assert isinstance(node("client-1", second), Upload)
 
 
@@ -294,5 +301,5 @@ class _Summing:
     """What an honest server sums with."""
 
     def __init__(self, node):
-        self.plan = node.plan
+        self.parameters = node.parameters
         self.wired = type("Wired", (), {"server": find_method("ckks-fedavg").server(node.config, None)})

@@ -17,8 +17,8 @@ from paraaegis.config import load_config
 from paraaegis.launch import run
 from paraaegis.runs.folder import RunFolder
 
-HERE = Path(__file__).parents[1]
-DIGITS = HERE.parent / "configs" / "digits.toml"
+SUPPORT = Path(__file__).parents[1] / "support"
+DIGITS = SUPPORT.parents[1] / "configs" / "digits.toml"
 COMMAND = str(Path(sys.executable).with_name("paraaegis"))
 METHODS = {
     "feedback": ["protect.method=paraaegis-feedback", "protect.ratio=0.25"],
@@ -30,9 +30,9 @@ METHODS = {
 
 
 def kill_everywhere(root, settings):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])}
     done = subprocess.run(
-        [sys.executable, "-W", "error", HERE / "killed.py", root, *settings],
+        [sys.executable, "-W", "error", SUPPORT / "killed.py", root, *settings],
         env=environment, capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -302,18 +302,18 @@ class StoppedError(Exception):
 
 
 def stop_at(number):
-    def on_line(line):
+    def on_record(line):
         if line.round == number:
             raise StoppedError
 
-    return on_line
+    return on_record
 
 
 @pytest.fixture
 def half(tmp_path):
     """The folder of a run that stopped in its third round."""
     with pytest.raises(StoppedError):
-        federate(toy_config(), toys(), tmp_path, on_line=stop_at(2))
+        federate(toy_config(), toys(), tmp_path, on_record=stop_at(2))
     assert (tmp_path / "checkpoint.npz").exists()
     return tmp_path
 
@@ -348,7 +348,7 @@ def test_a_folder_that_another_process_runs_in_is_refused(tmp_path):
 
 def test_a_stopped_run_goes_on_and_shows_the_rounds_it_had(half, tmp_path_factory):
     shown = []
-    result = federate(toy_config(), toys(), half, on_line=lambda line: shown.append(line.round))
+    result = federate(toy_config(), toys(), half, on_record=lambda line: shown.append(line.round))
     assert shown == [1, 2, 3]
     whole = federate(toy_config(), toys(), tmp_path_factory.mktemp("whole"))
     assert (result.rounds, result.metrics) == (whole.rounds, whole.metrics)
@@ -425,7 +425,7 @@ def test_a_learner_may_have_any_name_or_is_refused_at_once(name, tmp_path):
     learners = dict(zip([name, "other"], toys().values(), strict=True))
     try:
         with pytest.raises(StoppedError):
-            federate(toy_config(), learners, tmp_path / "out", on_line=stop_at(1))
+            federate(toy_config(), learners, tmp_path / "out", on_record=stop_at(1))
     except ConfigError:
         assert not (tmp_path / "out").exists()
         return
@@ -438,7 +438,7 @@ def test_a_metric_that_is_no_number_does_not_lose_the_run(value, tmp_path):
     for learner in learners.values():
         learner.evaluate = lambda weights: {"perplexity": value}
     with pytest.raises(StoppedError):
-        federate(toy_config(), learners, tmp_path, on_line=stop_at(1))
+        federate(toy_config(), learners, tmp_path, on_record=stop_at(1))
     result = federate(toy_config(), learners, tmp_path)
     assert result.rounds == 3
     assert federate(toy_config(), learners, tmp_path).rounds == 3
@@ -523,14 +523,14 @@ def test_a_run_with_secret_noise_that_goes_on_uses_no_order_twice(tmp_path):
 
     config = configure("federation.clients=3", "federation.rounds=4", "privacy.noise=secret")
     with pytest.raises(KeyboardInterrupt):
-        federate(config, learners(), tmp_path / "run", on_line=stop)
+        federate(config, learners(), tmp_path / "run", on_record=stop)
     attempts = RunFolder(tmp_path / "run").restore()[0].attempt
-    federate(config, learners(), tmp_path / "run", on_line=seen.append)
+    federate(config, learners(), tmp_path / "run", on_record=seen.append)
     assert attempts == 0
     with pytest.raises(KeyboardInterrupt):
-        federate(config, learners(), tmp_path / "again", on_line=stop)
+        federate(config, learners(), tmp_path / "again", on_record=stop)
     with pytest.raises(KeyboardInterrupt):
-        federate(config, learners(), tmp_path / "again", on_line=stop)
+        federate(config, learners(), tmp_path / "again", on_record=stop)
     assert RunFolder(tmp_path / "again").restore()[0].attempt == 1
     assert [line.round for line in seen] == [1, 2, 3, 4]
 
@@ -540,7 +540,7 @@ def test_where_privacy_was_spent_a_damaged_file_is_no_reason_to_start_over(tmp_p
     config = toy_config("federation.rounds=4", "privacy.noise=secret", "privacy.epsilon=1.0", "privacy.clip=1.0")
 
     with pytest.raises(StoppedError):
-        federate(config, toys(), tmp_path, on_line=stop_at(2))
+        federate(config, toys(), tmp_path, on_record=stop_at(2))
     (tmp_path / name).write_bytes(b"\x91" * 64 + b"\n")
     with pytest.raises(RunError, match=rf"{name} is damaged.*; bring back a copy, or choose another --out"):
         federate(config, toys(), tmp_path)
@@ -550,7 +550,7 @@ def test_where_nobody_knows_what_was_spent_starting_over_is_not_advised(tmp_path
     settings = ("federation.rounds=4", "privacy.noise=secret", "privacy.epsilon=1.0", "privacy.clip=1.0")
 
     with pytest.raises(StoppedError):
-        federate(toy_config(*settings), toys(), tmp_path, on_line=stop_at(2))
+        federate(toy_config(*settings), toys(), tmp_path, on_record=stop_at(2))
     (tmp_path / "ledger.jsonl").unlink()
     (tmp_path / "checkpoint.npz").write_bytes(b"no checkpoint")
     with pytest.raises(RunError) as caught:

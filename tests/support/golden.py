@@ -21,8 +21,8 @@ from hand import Hand, Served, honest
 from paraaegis.engines.local import LocalEngine
 from paraaegis.methods import METHODS
 from paraaegis.protocol.messages import Elected, Upload, unpack
-from paraaegis.protocol.round_server import Desk
-from paraaegis.protocol.state import ClientState, Line, ServerState, decode_state, encode_state
+from paraaegis.protocol.round_server import RoundServer
+from paraaegis.protocol.state import ClientState, RoundRecord, ServerState, decode_state, encode_state
 from toy import configure, learners_of, wired_of
 
 RECORDS = Path(__file__).with_name("golden.json")
@@ -50,18 +50,18 @@ def whole(method: str, split: str, *more: str) -> dict[str, Any]:
     """A run in one process."""
     learners = learners_of(updates(), SAMPLES[split])
     config = configure(f"federation.clients={CLIENTS}", f"federation.rounds={ROUNDS}", *settings(method, *more))
-    wired, lines = wired_of(config, learners), list[Line]()
-    engine = LocalEngine(wired.silos, workers=2)
-    engine.run(Desk(wired.plan, wired.server, ServerState()), lines.append, lambda _: None)
-    return record(engine.states, lines, wired.silos["client-0"].ledger.releases)
+    wired, lines = wired_of(config, learners), list[RoundRecord]()
+    engine = LocalEngine(wired.clients, workers=2)
+    engine.run(RoundServer(wired.parameters, wired.server, ServerState()), lines.append, lambda _: None)
+    return record(engine.states, lines, wired.clients["client-0"].ledger.releases)
 
 
 def interrupted(method: str) -> dict[str, Any]:
     """The same, stopped after two rounds; everything goes through bytes and is taken up by fresh objects."""
     learners = learners_of(updates(), SAMPLES["unequal"])
     config = configure(f"federation.clients={CLIENTS}", f"federation.rounds={ROUNDS}", *settings(method))
-    wired, lines, kept = wired_of(config, learners), list[Line](), list[Any]()
-    engine = LocalEngine(wired.silos, workers=1)
+    wired, lines, kept = wired_of(config, learners), list[RoundRecord](), list[Any]()
+    engine = LocalEngine(wired.clients, workers=1)
 
     def stop(state: ServerState) -> None:
         if state.number == 2:
@@ -69,33 +69,33 @@ def interrupted(method: str) -> dict[str, Any]:
             raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt):
-        engine.run(Desk(wired.plan, wired.server, ServerState()), lines.append, stop)
+        engine.run(RoundServer(wired.parameters, wired.server, ServerState()), lines.append, stop)
     data, history, states = kept[0]
     server = decode_state(data)
     server.history = history
     back = {name: ClientState.from_arrays(state.to_arrays()) for name, state in states.items()}
-    engine = LocalEngine(wired.silos, back, workers=1)
-    engine.run(Desk(wired.plan, wired.server, server), lines.append, lambda _: None)
-    return record(engine.states, lines, wired.silos["client-0"].ledger.releases)
+    engine = LocalEngine(wired.clients, back, workers=1)
+    engine.run(RoundServer(wired.parameters, wired.server, server), lines.append, lambda _: None)
+    return record(engine.states, lines, wired.clients["client-0"].ledger.releases)
 
 
 def dropping(method: str) -> dict[str, Any]:
     """A client's upload of round 2 is lost on its way."""
     hand = Hand(updates(), *settings(method), rounds=ROUNDS, samples=SAMPLES["unequal"])
-    hand.silos = dict(hand.wired.silos)  # whose noise can be drawn again
+    hand.silos = dict(hand.wired.clients)  # whose noise can be drawn again
     hand.states = {name: hand.joined(name) for name in hand.silos}
 
     def lose(client: str, request: Any, answer: Any) -> Any:
         frames = honest(client, request, answer)
         reply = unpack(frames)
         last = isinstance(reply, Upload) and (isinstance(request, Elected) or not hand.wired.server.votes)
-        return None if client == "client-3" and last and reply.where.number == 2 else frames
+        return None if client == "client-3" and last and reply.round_id.number == 2 else frames
 
     served = Served(hand, lose).run()
     return record(hand.states, served.lines, hand.silos["client-0"].ledger.releases)
 
 
-def record(states: Mapping[str, ClientState], lines: list[Line], releases: list[Any]) -> dict[str, Any]:
+def record(states: Mapping[str, ClientState], lines: list[RoundRecord], releases: list[Any]) -> dict[str, Any]:
     """Digests of models and residuals, and what the lines and the ledger say."""
     models = {name: digest(state.weights.tobytes()) for name, state in states.items()}
     residuals = {n: digest(s.residual.tobytes()) for n, s in states.items() if s.residual is not None}

@@ -20,19 +20,19 @@ from paraaegis.protocol.messages import (
     Frames,
     Hello,
     Message,
-    Peek,
     Receiver,
     Rescue,
     RollCall,
     Snapshot,
+    SnapshotRequest,
     Upload,
     pack,
     unpack,
 )
-from paraaegis.protocol.round_server import Desk, Exchange, Reply
+from paraaegis.protocol.round_server import Exchange, Reply, RoundServer
 from paraaegis.protocol.server import drive, serve
-from paraaegis.protocol.single_flight import Once
-from paraaegis.protocol.state import ClientState, Line, ServerState
+from paraaegis.protocol.single_flight import SingleFlight
+from paraaegis.protocol.state import ClientState, RoundRecord, ServerState
 from paraaegis.protocol.voting import Tally, pack_positions
 from paraaegis.types import Blob, Vector
 from toy import configure, learners_of, wired_of
@@ -48,33 +48,34 @@ class Hand:
         self.learners = learners_of(updates, samples)
         config = configure(f"federation.clients={len(self.learners)}", f"federation.rounds={rounds}", *settings)
         self.wired = wired_of(config, self.learners)
-        self.plan = self.wired.plan
+        self.parameters = self.wired.parameters
         self.silos = {
-            name: replace(silo, simulated=False, once=Once(), deltas=Once()) for name, silo in self.wired.silos.items()
+            name: replace(silo, simulated=False, cache=SingleFlight(), deltas=SingleFlight())
+            for name, silo in self.wired.clients.items()
         }
         self.hellos: dict[str, Hello] = {}
         self.states = {name: self.joined(name) for name in self.silos}
-        self.weights = {name: self.plan.weight(learner.samples) for name, learner in self.learners.items()}
+        self.weights = {name: self.parameters.weight(learner.samples) for name, learner in self.learners.items()}
         self._proofs = {name: prove_count(silo) for name, silo in self.silos.items()}
 
     def joined(self, client: str) -> ClientState:
         """A client that has answered the first roll call and nothing else."""
         state, self.hellos[client] = step(
-            self.silos[client], start(self.silos[client]), RollCall(where=self.plan.where(0))
+            self.silos[client], start(self.silos[client]), RollCall(round_id=self.parameters.round_id(0))
         )
         return state
 
     def receiver(self, name: str, sender: str) -> Receiver:
         """How a client says who it is, for a peer that is to seal its model to it."""
         if name in self.silos:
-            self.hellos[name] = self.send(name, RollCall(where=self.plan.where(0)))
+            self.hellos[name] = self.send(name, RollCall(round_id=self.parameters.round_id(0)))
         hello = self.hellos[name]
         return Receiver(hello.once.public, hello.applied, hello.once.proofs.get(sender, b""))
 
     def peek(self, sender: str, number: int, *receivers: str) -> Snapshot:
         """A client's model, sealed to others."""
         given = {name: self.receiver(name, sender) for name in receivers}
-        return self.send(sender, Peek(where=self.plan.where(number), receivers=given))
+        return self.send(sender, SnapshotRequest(round_id=self.parameters.round_id(number), receivers=given))
 
     def rescue(self, applied: int, sender: str, sealed: Blob, receiver: str) -> Rescue:
         """What a server passes on of it."""
@@ -82,7 +83,7 @@ class Hand:
 
     def counts(self, client: str) -> dict:
         """What a client must be told of the others' weights."""
-        if self.plan.uniform:
+        if self.parameters.uniform:
             return {}
         return {"counts": self.weights, "proofs": {name: p[client] for name, p in self._proofs.items() if client in p}}
 
@@ -98,24 +99,24 @@ class Hand:
         return unpack(pack(reply))
 
     def begin(self, number: int, *aggregates: Aggregate, attempt: int = 0, **changed) -> Begin:
-        return Begin(**{"where": self.plan.where(number, attempt), "aggregates": aggregates} | changed)
+        return Begin(**{"round_id": self.parameters.round_id(number, attempt), "aggregates": aggregates} | changed)
 
     def elect(self, number: int, ballots: Sequence[Message], attempt: int = 0) -> Elected:
-        tally = Tally(self.plan.k(number), self.plan.length)
+        tally = Tally(self.parameters.k(number), self.parameters.length)
         for ballot in ballots:
             tally.add(ballot.votes)
-        return Elected(where=self.plan.where(number, attempt), positions=pack_positions(tally.elect()))
+        return Elected(round_id=self.parameters.round_id(number, attempt), positions=pack_positions(tally.elect()))
 
     def finish(self, *aggregates: Aggregate) -> Finish:
-        return Finish(where=self.plan.where(self.plan.rounds), aggregates=aggregates)
+        return Finish(round_id=self.parameters.round_id(self.parameters.rounds), aggregates=aggregates)
 
     def sum(self, number: int, uploads: Mapping[str, Upload], positions: Blob | None = None) -> Aggregate:
         """What an honest server makes of these uploads."""
-        total = self.wired.server.open(self.plan.length, self.plan.k(number))
+        total = self.wired.server.open(self.parameters.length, self.parameters.k(number))
         for upload in uploads.values():
             total.add(upload.payload)
         nonces, tags = [one.nonce for one in uploads.values()], [one.tag for one in uploads.values()]
-        attempt = next(iter(uploads.values())).where.attempt
+        attempt = next(iter(uploads.values())).round_id.attempt
         return Aggregate(number, attempt, tuple(uploads), positions, total.close(), tuple(nonces), add_tags(tags))
 
     def round(
@@ -144,8 +145,8 @@ class Served:
 
     def __init__(self, hand: Hand, meddle: Meddle, state: ServerState | None = None) -> None:
         self.hand, self._meddle = hand, meddle
-        self.lines: list[Line] = []
-        self.desk = Desk(hand.plan, hand.wired.server, state or ServerState())
+        self.lines: list[RoundRecord] = []
+        self.desk = RoundServer(hand.parameters, hand.wired.server, state or ServerState())
         self.carried_up = self.carried_down = 0
 
     def run(self, on_state: Callable[[ServerState], None] = lambda _: None, over: bool = False) -> Served:

@@ -70,7 +70,7 @@ class Countdown:
             import msgspec
 
             data = msgspec.json.encode(line) + b"\n"
-            with folder.lines.open("ab", buffering=0) as file:
+            with folder.records.open("ab", buffering=0) as file:
                 self()
                 file.write(data[: len(data) // 2])
                 self()

@@ -12,15 +12,15 @@ import numpy as np
 from blobs import SAMPLES, make_learner
 from paraaegis.config import Config, make_config
 from paraaegis.deploy.local_federation import lay_out
-from paraaegis.deploy.node import SiloNode
+from paraaegis.deploy.node import DeployedClient
 from paraaegis.engines.flower.client import answer
 from paraaegis.errors import ParaAegisError
 from paraaegis.methods import find_method
 from paraaegis.protocol.messages import Frames, Message, pack, unpack
-from paraaegis.protocol.round_server import Desk, Exchange, Reply
+from paraaegis.protocol.round_server import Exchange, Reply, RoundServer
 from paraaegis.protocol.server import drive, serve
-from paraaegis.protocol.state import Line, ServerState
-from paraaegis.runs.assemble import check, make_plan, resolve, short_name
+from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.runs.assemble import check, make_parameters, resolve, short_name
 
 LENGTH = 120
 BASE = ("privacy.noise=secret", "privacy.calibration=tight", f"federation.min_samples={SAMPLES}", "privacy.epsilon=8.0",
@@ -36,13 +36,13 @@ class Nodes:
         self.config: Config = resolve(make_config({}, given), [SAMPLES])
         self.folders = lay_out(self.config, out)[1]
         self.state = ServerState(run=f"{short_name(self.config)}-a")
-        self.lines: list[Line] = []
+        self.lines: list[RoundRecord] = []
         self.traffic: list[tuple[str, Message, Message]] = []  # of each client: what it was sent, and its answer
 
         self.views: set[str] = set()  # what clients believed in each round
 
-    def node(self, name: str, holdout: bool = False) -> SiloNode:
-        return SiloNode(name, self.folders[name], make_learner, holdout=holdout)
+    def node(self, name: str, holdout: bool = False) -> DeployedClient:
+        return DeployedClient(name, self.folders[name], make_learner, holdout=holdout)
 
     def ask(self, name: str, message: Message) -> Message:
         reply = unpack(answer(self.node(name), pack(message)))
@@ -53,9 +53,9 @@ class Nodes:
     def manifests(self, name: str) -> list[Path]:
         return list(self.folders[name].glob("runs/*/manifest.json"))
 
-    def plan(self, run: str = ""):
+    def parameters(self, run: str = ""):
         names = self.config.names
-        return check(self.config, make_plan(self.config, names, LENGTH, names[:1], run or self.state.run))
+        return check(self.config, make_parameters(self.config, names, LENGTH, names[:1], run or self.state.run))
 
     def serve(self, meddle: Meddle = lambda _name, _message, answered: answered()) -> None:
         """Carry out the run, or what is left of it."""
@@ -70,7 +70,9 @@ class Nodes:
                 else:
                     yield Reply(name, found or (), lost=found is None, error="" if found else "away")
 
-        desk = Desk(self.plan(), find_method(self.config.protect.method).server(self.config, None), self.state)
+        desk = RoundServer(
+            self.parameters(), find_method(self.config.protect.method).server(self.config, None), self.state
+        )
         drive(serve(desk), carry, self.lines.append, lambda _: None)
 
     def models(self) -> list[np.ndarray]:

@@ -11,9 +11,9 @@ from paraaegis.config import Config, make_config
 from paraaegis.crypto.keys import FederationKeys
 from paraaegis.crypto.ratchet import Root
 from paraaegis.engines.local import LocalEngine
-from paraaegis.protocol.round_server import Desk
-from paraaegis.protocol.state import Line, ServerState
-from paraaegis.runs.assemble import Wired, resolve, wire
+from paraaegis.protocol.round_server import RoundServer
+from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.runs.assemble import Federation, assemble, resolve
 from paraaegis.runs.run import federate
 
 KEYS = FederationKeys(Root(bytes(range(32)), bytes(16)))
@@ -59,15 +59,15 @@ def learners_of(updates, samples: Sequence[int] | None = None) -> dict[str, ToyL
     return {f"client-{i}": ToyLearner(row, counts[i]) for i, row in enumerate(rows)}
 
 
-def wired_of(config: Config, learners: Mapping[str, ToyLearner]) -> Wired:
+def wired_of(config: Config, learners: Mapping[str, ToyLearner]) -> Federation:
     config = resolve(config, [learner.samples for learner in learners.values()])
-    return wire(config, learners, KEYS, "client-0")
+    return assemble(config, learners, KEYS, "client-0")
 
 
 class Played:
     """What came out of a run: the engine with its states, and the lines."""
 
-    def __init__(self, engine: LocalEngine, lines: list[Line], wired: Wired) -> None:
+    def __init__(self, engine: LocalEngine, lines: list[RoundRecord], wired: Federation) -> None:
         self.engine, self.lines, self.wired = engine, lines, wired
 
     @property
@@ -83,9 +83,9 @@ def play(updates, *settings: str, rounds: int = 1, samples: Sequence[int] | None
     learners = learners_of(updates, samples)
     config = configure(f"federation.clients={len(learners)}", f"federation.rounds={rounds}", *settings)
     wired = wired_of(config, learners)
-    lines: list[Line] = []
-    engine = LocalEngine(wired.silos, workers=workers)
-    engine.run(Desk(wired.plan, wired.server, ServerState()), lines.append, lambda _: None)
+    lines: list[RoundRecord] = []
+    engine = LocalEngine(wired.clients, workers=workers)
+    engine.run(RoundServer(wired.parameters, wired.server, ServerState()), lines.append, lambda _: None)
     return Played(engine, lines, wired)
 
 

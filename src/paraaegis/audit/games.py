@@ -20,16 +20,16 @@ from paraaegis.config import Config
 from paraaegis.crypto import lwe
 from paraaegis.crypto.shamir import Q
 from paraaegis.errors import ConfigError
-from paraaegis.fixed_point import from_grid
+from paraaegis.fixed_point import from_fixed_point
 from paraaegis.methods import METHODS
 from paraaegis.privacy.audit import mu_bound
 from paraaegis.privacy.calibrate import epsilon_of
 from paraaegis.privacy.guarantee import CLIENTS, NOISED, SERVER, mu_against, sensitivity, sight_of
 from paraaegis.privacy.ledger import releases_of
 from paraaegis.protocol.lwe_round import LweHalf, unmask
-from paraaegis.protocol.messages import Where
+from paraaegis.protocol.messages import RoundId
 from paraaegis.protocol.protect import Protected
-from paraaegis.protocol.sums import GridSum
+from paraaegis.protocol.sums import FixedPointSum
 from paraaegis.types import Payload, Vector
 
 LENGTH = 16  # values of an update in a game: noise is independent from value to value
@@ -176,7 +176,7 @@ class Game:
         """What this round reveals of the first client, in the units of its update; the others send zeros."""
         game, others = self.mechanism, np.zeros_like(update)
         uploads = [game.protect(update if i == 0 else others, i, number, attempt) for i in range(self._senders)]
-        sight = game.sight(number, attempt)
+        reveal_context = game.reveal_context(number, attempt)
         if isinstance(game.half, LweHalf):
             payload = self._unmasked(game.half, number, attempt, uploads)
         else:
@@ -184,8 +184,8 @@ class Game:
             for upload in uploads:
                 total.add(upload.payload)
             payload = total.close()
-        revealed = game.half.reveal(payload, sight)
-        return from_grid(revealed.steps, revealed.worth / sight.heaviest)
+        revealed = game.half.reveal(payload, reveal_context)
+        return from_fixed_point(revealed.steps, revealed.worth / reveal_context.heaviest)
 
     @property
     def _senders(self) -> int:
@@ -197,12 +197,12 @@ class Game:
 
     def _unmasked(self, half: LweHalf, number: int, attempt: int, uploads: list[Protected]) -> Payload:
         """What the server of lwe-secagg does: add, collect the sums of shares, take the mask off."""
-        total, where = GridSum(LENGTH, "lwe"), Where(half.run, "lwe-secagg", LENGTH, number, attempt)
+        total, round_id = FixedPointSum(LENGTH, "lwe"), RoundId(half.run, "lwe-secagg", LENGTH, number, attempt)
         for upload in uploads:
             total.add(upload.payload)
         names = self.mechanism.names
         rows = {i: np.sum([upload.shares[name] for upload in uploads], axis=0) % Q for i, name in enumerate(names)}
-        unmask(total, lwe.FORMS[half.form], where, rows, half.quorum, len(uploads))
+        unmask(total, lwe.FORMS[half.form], round_id, rows, half.quorum, len(uploads))
         for colluder in uploads[len(uploads) - half.colluders :]:
             total.values -= colluder.parts[0]  # it sent zeros, so these are its errors, which it tells the observer
         return total.close()

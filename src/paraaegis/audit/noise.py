@@ -117,7 +117,7 @@ def _piece(mechanism: Mechanism, what: str, values: NDArray[np.float64], play: t
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
     along = np.einsum("ij,ij->i", seen, direction)
     noise = seen - along[:, None] * direction
-    freedom = np.count_nonzero(mechanism.where(what)) - along.size
+    freedom = np.count_nonzero(mechanism.mask_of(what)) - along.size
     deviation = math.sqrt(float(np.square(noise).sum()) / freedom)
     return Piece(
         client=client,
@@ -132,8 +132,8 @@ def _piece(mechanism: Mechanism, what: str, values: NDArray[np.float64], play: t
 
 def _rows(mechanism: Mechanism, what: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The values of a part at the places for which its noise was drawn, by chunk, filled up with zeros."""
-    where = mechanism.where(what)
-    part = values[where] if what == "inside" else np.where(where, values, 0.0)
+    mask_of = mechanism.mask_of(what)
+    part = values[mask_of] if what == "inside" else np.where(mask_of, values, 0.0)
     return np.pad(part, (0, -part.size % CHUNK)).reshape(-1, CHUNK)
 
 
@@ -145,7 +145,7 @@ def _part_check(mechanism: Mechanism, what: str, uploads: list[dict[str, Piece]]
         norm=worst.norm,
         norm_limit=worst.norm_limit,
         deviation=_deviation(mechanism, what, pieces),
-        deviation_limit=1 - LIMIT / math.sqrt(2 * np.count_nonzero(mechanism.where(what))),
+        deviation_limit=1 - LIMIT / math.sqrt(2 * np.count_nonzero(mechanism.mask_of(what))),
     )
 
 

@@ -14,15 +14,15 @@ from paraaegis.crypto.ratchet import Root
 from paraaegis.crypto.shuffle import secret_order
 from paraaegis.errors import ConfigError
 from paraaegis.fixed_point import STEP
-from paraaegis.methods import Materials, find_method
+from paraaegis.methods import ClientParts, find_method
 from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon, remark_sensitivity
 from paraaegis.privacy.guarantee import sensitivity
 from paraaegis.protocol.lwe_round import LweHalf
 from paraaegis.protocol.partition import Partition
-from paraaegis.protocol.protect import Protected, Sight, Turn
-from paraaegis.runs import assemble as wire
+from paraaegis.protocol.protect import Protected, RevealContext, UploadContext
+from paraaegis.runs import assemble
 from paraaegis.seeds import Purpose
-from paraaegis.types import Grid, Mask, Vector
+from paraaegis.types import FixedPoint, Mask, Vector
 
 CANARY = 10.0  # the norm of each part of the canary, in clips
 LIGHT = 1 / 8  # the other clients' weight, in weights of the first
@@ -47,7 +47,7 @@ def audited(config: Config, rounds: int, mu: float, length: int) -> Config:
     privacy = msgspec.structs.replace(privacy, epsilon=epsilon, sigma=0.0, participations=0, floor=0, noise="secret")
     protect = msgspec.structs.replace(config.protect, ratio=0.5, carry=False)
     point = msgspec.structs.replace(config, federation=federation, privacy=privacy, protect=protect)
-    wire.check_method(point, length)
+    assemble.check_method(point, length)
     return point
 
 
@@ -57,33 +57,33 @@ class Mechanism:
     def __init__(self, config: Config, length: int) -> None:
         method = find_method(config.protect.method)
         self.config, self.length, self.names = config, length, config.names
-        self.half, self.server = method.client(Materials(config)), method.server(config, None)
+        self.half, self.server = method.client(ClientParts(config)), method.server(config, None)
         self._step = Root.new().begin("audit").step  # one for all rounds: the noise is audited, not the keys
         self.partition = _halves(self._step, length) if self.half.votes else None
         self.weights = _weights(len(self.names))
         self.noised = {part.what: (part, part.noise) for part in self.half.exposures if part.noise}
         signs = np.random.default_rng().choice([-1.0, 1.0], length)
-        self.directions = {what: _unit(signs, self.where(what)) for what in self.noised}
+        self.directions = {what: _unit(signs, self.mask_of(what)) for what in self.noised}
         self.canary = self._canary()
         self.start()
 
     def start(self) -> None:
         """Wire every client's source of noise, as a run does when it starts."""
-        self._noise = [wire.draw(self.config, Purpose.NOISE, index) for index in range(len(self.names))]
+        self._noise = [assemble.draw(self.config, Purpose.NOISE, index) for index in range(len(self.names))]
 
-    def where(self, what: str) -> Mask:
+    def mask_of(self, what: str) -> Mask:
         """Which values belong to a part of the update."""
         if self.partition is None:
             return np.ones(self.length, dtype=np.bool_)
         return self.partition.inside if what == "inside" else ~self.partition.inside
 
-    def sight(self, number: int, attempt: int) -> Sight:
+    def reveal_context(self, number: int, attempt: int) -> RevealContext:
         """What the aggregate of this round and attempt is read with."""
-        return Sight(number, attempt, self._step, len(self.names), self.weights[0], self.partition)
+        return RevealContext(number, attempt, self._step, len(self.names), self.weights[0], self.partition)
 
-    def turn(self, index: int, number: int, attempt: int) -> Turn:
+    def upload_context(self, index: int, number: int, attempt: int) -> UploadContext:
         """What a client's upload of this round and attempt is made with."""
-        return Turn(
+        return UploadContext(
             number=number,
             attempt=attempt,
             step=self._step,
@@ -98,9 +98,9 @@ class Mechanism:
 
     def protect(self, update: Vector, index: int, number: int, attempt: int) -> Protected:
         """A client's upload."""
-        return self.half.protect(update, self.turn(index, number, attempt))
+        return self.half.protect(update, self.upload_context(index, number, attempt))
 
-    def steps(self, upload: Protected) -> Grid:
+    def steps(self, upload: Protected) -> FixedPoint:
         """What an upload adds to the sum, in parameter order."""
         if self.partition is None:
             return upload.parts[0]
@@ -110,7 +110,7 @@ class Mechanism:
     def worth(self, number: int) -> float:
         """What one step of an upload adds to the weighted sum of updates."""
         if isinstance(self.half, LweHalf):
-            return 1 / self.half.numbers(self.sight(number, 0), self.length).scale
+            return 1 / self.half.numbers(self.reveal_context(number, 0), self.length).scale
         return STEP
 
     def _canary(self) -> Vector:
@@ -131,6 +131,6 @@ def _halves(step: bytes, length: int) -> Partition:
     return Partition.of(np.arange(length) < length // 2, secret_order(step, length))
 
 
-def _unit(signs: NDArray[np.float64], where: Mask) -> NDArray[np.float64]:
+def _unit(signs: NDArray[np.float64], mask_of: Mask) -> NDArray[np.float64]:
     """A direction of norm 1 over the values of a part."""
-    return np.where(where, signs, 0.0) / math.sqrt(np.count_nonzero(where))
+    return np.where(mask_of, signs, 0.0) / math.sqrt(np.count_nonzero(mask_of))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from paraaegis.crypto.ckks import CipherSum, Secret, new_key, profile
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.errors import ConfigError
-from paraaegis.fixed_point import STEP, to_grid
+from paraaegis.fixed_point import STEP, to_fixed_point
 
 OURS = ("precise", "compact", "precise-all-cores", "compact-all-cores")
 CLIENTS = 10
@@ -109,12 +109,12 @@ def _ours(name: str, data: NDArray[np.float64]) -> dict[str, float]:
     with SecretPool(workers) as secrets, Pool(workers) as pool:
         secret = Secret(chosen, new_key(chosen), secrets)
         warm = CipherSum(chosen, data.shape[1], pool)
-        warm.add(secret.encrypt(to_grid(data[0]), CLIENTS))  # starts the workers
+        warm.add(secret.encrypt(to_fixed_point(data[0]), CLIENTS))  # starts the workers
         total = CipherSum(chosen, data.shape[1], pool)
         speedup = {} if workers else {"speedup": _speedup(secret, Secret(chosen, new_key(chosen)), data)}
         return speedup | _timed(
             data,
-            encrypt=lambda row: secret.encrypt(to_grid(row), CLIENTS),
+            encrypt=lambda row: secret.encrypt(to_fixed_point(row), CLIENTS),
             add=lambda _, chunks: total.add(chunks),
             close=lambda _: total.close(),
             decrypt=lambda chunks: np.multiply(secret.decrypt(chunks, data.shape[1]), STEP, dtype=np.float64),
@@ -125,7 +125,7 @@ def _speedup(shared: Secret, alone: Secret, data: NDArray[np.float64]) -> float:
     """The best of several encryptions by one process over the best by all, in turn."""
     spent: dict[Secret, list[float]] = {shared: [], alone: []}
     for row in data:
-        steps = to_grid(row)
+        steps = to_fixed_point(row)
         for secret, seconds in spent.items():
             start = time.perf_counter()
             secret.encrypt(steps, CLIENTS)

@@ -14,18 +14,18 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.shuffle import digest, secret_order
 from paraaegis.crypto.streams import system
 from paraaegis.fixed_point import slices
-from paraaegis.parallel import each
-from paraaegis.planning.measure import Still
+from paraaegis.parallel import parallel_map
+from paraaegis.planning.measure import NullLearner
 from paraaegis.privacy.gaussian import Gaussian, Noise
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.binding import sign, view
-from paraaegis.protocol.client_context import Silo
+from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.messages import Aggregate
 from paraaegis.protocol.partition import places_of
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.sums import Sum
 from paraaegis.protocol.voting import Tally, cast, select, unpack_positions
-from paraaegis.runs.assemble import make_keys, resolve, wire
+from paraaegis.runs.assemble import assemble, make_keys, resolve
 from paraaegis.types import Payload, Vector
 
 CLIENTS = 10
@@ -79,7 +79,9 @@ def bench_vote(length: int, ratio: float, repeats: int = 3) -> VoteBench:
         "places": _best(lambda: places_of(order), repeats),
         "select": _best(lambda: select("max", update, k, rng), repeats),
         "ballot": _best(lambda: cast(chosen, places), repeats),
-        "noise": _best(lambda: each(gaussian.perturb(update[k:], 1, Noise(system())), slices(length - k)), repeats),
+        "noise": _best(
+            lambda: parallel_map(gaussian.perturb(update[k:], 1, Noise(system())), slices(length - k)), repeats
+        ),
     }
 
     def tally() -> Tally:
@@ -109,8 +111,8 @@ def bench_round(
     with SecretPool() as secrets, Pool() as pool:
         for ratio in RATIOS:
             progress(f"r = {ratio:g}")
-            silos, open_sum = _silos(ratio, length, (secrets, pool))
-            runs = [_one_round(silos, open_sum, update) for _ in range(repeats)]
+            clients, open_sum = _clients(ratio, length, (secrets, pool))
+            runs = [_one_round(clients, open_sum, update) for _ in range(repeats)]
             phases = {phase: min(run[phase] for run in runs) for phase in runs[0]}
             bench.combine_seconds[str(ratio)] = phases.pop("combine")
             bench.client_seconds[str(ratio)] = phases
@@ -118,23 +120,25 @@ def bench_round(
     return bench
 
 
-def _silos(ratio: float, length: int, pools: tuple[SecretPool, Pool]) -> tuple[dict[str, Silo], Callable[[], Sum]]:
+def _clients(
+    ratio: float, length: int, pools: tuple[SecretPool, Pool]
+) -> tuple[dict[str, ClientContext], Callable[[], Sum]]:
     """Ten clients, with secret noise as in deployment."""
     settings = [f"protect.ratio={ratio}", "privacy.noise=secret", f"federation.clients={CLIENTS}"]
-    config: Config = resolve(make_config({}, settings), [Still.samples])
-    learners = dict.fromkeys(config.names, Still(length))
-    wired = wire(config, learners, make_keys(config), "client-0", pools)
-    return wired.silos, lambda: wired.server.open(length, wired.plan.k(1))
+    config: Config = resolve(make_config({}, settings), [NullLearner.samples])
+    learners = dict.fromkeys(config.names, NullLearner(length))
+    federation = assemble(config, learners, make_keys(config), "client-0", pools)
+    return federation.clients, lambda: federation.server.open(length, federation.parameters.k(1))
 
 
-def _one_round(silos: Mapping[str, Silo], open_sum: Callable[[], Sum], update: Vector) -> dict[str, float]:
+def _one_round(clients: Mapping[str, ClientContext], open_sum: Callable[[], Sum], update: Vector) -> dict[str, float]:
     """Seconds of one client's vote, protect and reveal, nothing shared but the order, and of the server's combine."""
     spent: dict[str, float] = {}
-    silo, plan = silos["client-0"], silos["client-0"].plan
-    keys = silo.first_keys(silo.root)
-    state = ClientState(weights=silo.learner.initial(), counts=np.full(CLIENTS, Still.samples), held=keys)
-    silo.once.clear()
-    silo.places(keys.step)
+    client, parameters = clients["client-0"], clients["client-0"].parameters
+    keys = client.first_keys(client.root)
+    state = ClientState(weights=client.learner.initial(), counts=np.full(CLIENTS, NullLearner.samples), held=keys)
+    client.cache.clear()
+    client.places(keys.step)
 
     def timed(phase: str, start: float) -> float:
         now = time.perf_counter()
@@ -142,21 +146,23 @@ def _one_round(silos: Mapping[str, Silo], open_sum: Callable[[], Sum], update: V
         return now
 
     start = time.perf_counter()
-    votes = algorithm.vote(silo, keys, update)
-    silo.fingerprint(keys.step, view(silo, state, digest(state.weights)))
+    votes = algorithm.vote(client, keys, update)
+    client.fingerprint(keys.step, view(client, state, digest(state.weights)))
     start = timed("vote", start)
-    elected = unpack_positions(votes, plan.k(1), plan.length)
+    elected = unpack_positions(votes, parameters.k(1), parameters.length)
     start = time.perf_counter()
-    turn = algorithm.prepare(silo, state)
-    protected = algorithm.protect(silo, turn, update, silo.partition(keys.step, elected))
-    sign(silo, state, keys.step, protected.parts, elected)
+    context = algorithm.prepare(client, state)
+    protected = algorithm.protect(client, context, update, client.partition(keys.step, elected))
+    sign(client, state, keys.step, protected.parts, elected)
     start = timed("protect", start)
     payload = _combined(open_sum(), protected.payload)
     timed("combine", start)
-    nonces, tags = zip(*(sign(one, state, keys.step, protected.parts, elected) for one in silos.values()), strict=True)
-    aggregate = Aggregate(1, 0, plan.clients, None, payload, nonces, add_tags(tags))
+    nonces, tags = zip(
+        *(sign(one, state, keys.step, protected.parts, elected) for one in clients.values()), strict=True
+    )
+    aggregate = Aggregate(1, 0, parameters.clients, None, payload, nonces, add_tags(tags))
     start = time.perf_counter()
-    silo.learner.apply(state.weights, algorithm.reveal(silo, state, aggregate, elected))
+    client.learner.apply(state.weights, algorithm.reveal(client, state, aggregate, elected))
     timed("reveal", start)
     return spent
 

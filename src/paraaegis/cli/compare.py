@@ -50,9 +50,9 @@ def compare(
     from paraaegis.report.collect import collect, profile_of
     from paraaegis.report.page import write_page
     from paraaegis.report.picture import write_picture
-    from paraaegis.runs.run import OnLine
+    from paraaegis.runs.run import OnRecord
 
-    def shown(name: str, rounds: int) -> AbstractContextManager[OnLine]:
+    def shown(name: str, rounds: int) -> AbstractContextManager[OnRecord]:
         return shown_rounds(rounds, name, quiet=as_json)
 
     table = carry_out(title, cells, folder, fresh, shown, wanted)

@@ -13,21 +13,21 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from paraaegis.cli.tables import metrics_text, size
-from paraaegis.protocol.state import Line
+from paraaegis.protocol.state import RoundRecord
 
 
-def _line_text(line: Line) -> str:
-    parts = [metrics_text(line.metrics), f"{line.seconds.get('wall', 0):.1f} s"]
-    parts += [f"up {size(sum(line.bytes_up.values()))}", f"down {size(sum(line.bytes_down.values()))}"]
-    if not line.clients:
+def _record_text(record: RoundRecord) -> str:
+    parts = [metrics_text(record.metrics), f"{record.seconds.get('wall', 0):.1f} s"]
+    parts += [f"up {size(sum(record.bytes_up.values()))}", f"down {size(sum(record.bytes_down.values()))}"]
+    if not record.clients:
         parts.append("aborted")
-    elif line.dropped:
-        parts.append(f"without {', '.join(line.dropped)}")
+    elif record.dropped:
+        parts.append(f"without {', '.join(record.dropped)}")
     return "  ".join(part for part in parts if part)
 
 
 @contextmanager
-def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Callable[[Line], None]]:
+def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Callable[[RoundRecord], None]]:
     """A function that shows each round as it is done."""
     console = Console(stderr=quiet, markup=False)  # a name may hold brackets
     if not console.is_terminal:
@@ -45,16 +45,16 @@ def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Calla
     console.print(title, highlight=False)
     with Progress(*columns, console=console, expand=True) as progress:
         task = progress.add_task("", total=rounds, now="")
-        yield lambda line: progress.update(task, completed=line.round, now=_line_text(line))
+        yield lambda record: progress.update(task, completed=record.round, now=_record_text(record))
 
 
-def _plain(rounds: int, stream: TextIO) -> Callable[[Line], None]:
+def _plain(rounds: int, stream: TextIO) -> Callable[[RoundRecord], None]:
     walls: list[float] = []  # of rounds of an earlier start too
 
-    def show(line: Line) -> None:
-        walls.append(line.seconds.get("wall", 0.0))
-        left = fmean(walls) * (rounds - line.round)
-        stream.write(f"  round {line.round}/{rounds}  {_line_text(line)}  left {left:.0f} s\n")
+    def show(record: RoundRecord) -> None:
+        walls.append(record.seconds.get("wall", 0.0))
+        left = fmean(walls) * (rounds - record.round)
+        stream.write(f"  round {record.round}/{rounds}  {_record_text(record)}  left {left:.0f} s\n")
         stream.flush()
 
     return show

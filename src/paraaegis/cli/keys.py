@@ -21,9 +21,9 @@ def new(
     as_json: Json = False,
 ) -> None:
     """Make all silos' keys in one place, to be carried by someone whom all of them trust."""
-    from paraaegis.deploy.key_folder import deal
+    from paraaegis.deploy.key_folder import deal_keys
 
-    made = [str(path) for path in deal(folder, clients)]
+    made = [str(path) for path in deal_keys(folder, clients)]
     if as_json:
         print_json(made)
         return

@@ -51,10 +51,9 @@ def plan(
     Where nothing fits, shows what comes nearest, writes nothing and exits with 1.
     """
     from paraaegis.cli.tables import show_plan
-    from paraaegis.planning.measure import gauge
-    from paraaegis.planning.pilot import fly
-    from paraaegis.planning.planner import Wish, check, configured, train_seconds_of
-    from paraaegis.planning.planner import plan as make_plan
+    from paraaegis.planning.measure import measure
+    from paraaegis.planning.pilot import run_pilot
+    from paraaegis.planning.planner import Request, check, configured, recommend, train_seconds_of
     from paraaegis.runs.folder import write_config
 
     limits = {"seconds": seconds, "megabytes": megabytes, "bandwidth": bandwidth, "points": points}
@@ -62,19 +61,21 @@ def plan(
     chosen = _chosen(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
     check(chosen)
     length = _length(model, chosen)
-    machine = gauge(chosen.protect.profile, ("fedavg", chosen.protect.method), say_measured)
-    flown = fly(chosen, pilot_rounds or PILOT, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
+    machine = measure(chosen.protect.profile, ("fedavg", chosen.protect.method), say_measured)
+    flown = (
+        run_pilot(chosen, pilot_rounds or PILOT, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
+    )
     if flown is not None and train_seconds is None:
         train_seconds = train_seconds_of(flown, chosen, machine, length, bandwidth is None)
-    wish = Wish(length=length, train=train_seconds, **limits)
-    answer = make_plan(chosen, wish, machine, flown)
-    if write is not None and answer.fits:
-        write_config(write, configured(chosen, answer.choice))
+    request = Request(length=length, train=train_seconds, **limits)
+    recommendation = recommend(chosen, request, machine, flown)
+    if write is not None and recommendation.fits:
+        write_config(write, configured(chosen, recommendation.choice))
     if as_json:
-        print_json(answer)
+        print_json(recommendation)
     else:
-        show_plan(answer, write)
-    if not answer.fits:
+        show_plan(recommendation, write)
+    if not recommendation.fits:
         sys.exit(1)
 
 

@@ -40,7 +40,7 @@ def privacy(
         "privacy.vary": decay,
     }
     changes = [*(f"{key}={value}" for key, value in named.items() if value is not None), *(settings or [])]
-    from paraaegis.runs.guarantees import promise, spending
+    from paraaegis.runs.guarantees import run_guarantees, spending
 
     if config is not None and config.is_dir():
         if changes:
@@ -53,13 +53,13 @@ def privacy(
                 f"--decay is the noise's of varying-dp, got it for {chosen.protect.method}; "
                 "add --set protect.method=varying-dp, or leave it out"
             )
-        found = promise(chosen)
+        found = run_guarantees(chosen)
     if as_json:
         print_json(found)
         return
-    from paraaegis.cli.tables import show_promise
+    from paraaegis.cli.tables import show_guarantees
 
-    show_promise(found)
+    show_guarantees(found)
 
 
 def _chosen(config: Path | None, changes: list[str]) -> Config:

@@ -12,9 +12,9 @@ from rich.table import Table
 
 from paraaegis.comparisons.table import Table as Comparison
 from paraaegis.comparisons.table import by_label, cells_text, explained, headers, splits_of
-from paraaegis.planning.planner import Answer, Choice
+from paraaegis.planning.planner import Choice, Recommendation
 from paraaegis.privacy.guarantee import Guarantee
-from paraaegis.runs.guarantees import Promise
+from paraaegis.runs.guarantees import RunGuarantees
 from paraaegis.runs.run import Result
 
 
@@ -83,36 +83,46 @@ def _comparison_table(comparison: Comparison, splits: Sequence[str], without: st
     return table
 
 
-def show_plan(answer: Answer, written: Path | None) -> None:
+def show_plan(recommendation: Recommendation, written: Path | None) -> None:
     """The choice and its neighbours side by side, what it guarantees, and where the configuration was written."""
-    console, wish, rounds = _wide(), answer.wish, answer.rounds
-    where = f"{wish.bandwidth:g} Mbit/s a client" if wish.bandwidth else "all clients on this machine"
-    title = f"{wish.length:,} values, {answer.clients} clients, {rounds} rounds, {where}"
+    console, request, rounds = _wide(), recommendation.request, recommendation.rounds
+    place = f"{request.bandwidth:g} Mbit/s a client" if request.bandwidth else "all clients on this machine"
+    title = f"{request.length:,} values, {recommendation.clients} clients, {rounds} rounds, {place}"
     table = Table(title=title, title_justify="left")
     table.add_column("")
-    shown = {"cheaper": answer.cheaper, "chosen" if answer.fits else "nearest": answer.choice, "better": answer.better}
+    shown = {
+        "cheaper": recommendation.cheaper,
+        "chosen" if recommendation.fits else "nearest": recommendation.choice,
+        "better": recommendation.better,
+    }
     columns = {name: choice for name, choice in shown.items() if choice is not None}
     for name in columns:
         table.add_column(name, justify="right", style="bold" if name in ("chosen", "nearest") else "")
-    for label, value in _plan_rows(answer):
+    for label, value in _plan_rows(recommendation):
         table.add_row(label, *(value(choice) for choice in columns.values()))
     console.print(table)
-    console.print(f"CKKS profile {answer.profile}; noise σ = {answer.sigma:.4g} a coordinate", highlight=False)
-    if answer.simulation:
+    console.print(
+        f"CKKS profile {recommendation.profile}; noise σ = {recommendation.sigma:.4g} a coordinate", highlight=False
+    )
+    if recommendation.simulation:
         text = "Simulation without guarantee: noise and secret order are seeded; set privacy.noise=secret."
         console.print(text, highlight=False)
-    if wish.train is None:
+    if request.train is None:
         console.print("Training is not counted: give --train-seconds, or --pilot, which measures it.", highlight=False)
-    for miss in [] if answer.fits else answer.choice.misses:
+    for miss in [] if recommendation.fits else recommendation.choice.misses:
         console.print(f"No ratio fulfils your wishes; the nearest takes {miss}.", highlight=False)
-    _show_guarantees(console, f"{answer.choice.method} guarantees", answer.guarantees)
+    _show_guarantees(console, f"{recommendation.choice.method} guarantees", recommendation.guarantees)
     if written is not None:
-        text = f"written: {written}, for its model and data set" if answer.fits else f"nothing was written to {written}"
+        text = (
+            f"written: {written}, for its model and data set"
+            if recommendation.fits
+            else f"nothing was written to {written}"
+        )
         console.print(text, highlight=False, soft_wrap=True)
 
 
-def _plan_rows(answer: Answer) -> list[tuple[str, Callable[[Choice], str]]]:
-    rounds, dynamic = answer.rounds, answer.choice.method == "paraaegis-dynamic"
+def _plan_rows(recommendation: Recommendation) -> list[tuple[str, Callable[[Choice], str]]]:
+    rounds, dynamic = recommendation.rounds, recommendation.choice.method == "paraaegis-dynamic"
     rows: list[tuple[str, Callable[[Choice], str]]] = [
         ("method", lambda one: one.method),
         (
@@ -127,9 +137,9 @@ def _plan_rows(answer: Answer) -> list[tuple[str, Callable[[Choice], str]]]:
         ("memory of a client, about", lambda one: size(one.estimate.memory_client)),
         ("memory of the server, about", lambda one: size(one.estimate.memory_server)),
     ]
-    if answer.pilot is not None:
-        after = f"points below FedAvg after {answer.pilot.rounds} rounds"
-        least = min(map(float, answer.pilot.by_ratio))
+    if recommendation.pilot is not None:
+        after = f"points below FedAvg after {recommendation.pilot.rounds} rounds"
+        least = min(map(float, recommendation.pilot.by_ratio))
         rows.append((after, lambda one: "not flown" if one.mean_ratio < least else f"{one.points_lost or 0:.1f}"))
     return rows
 
@@ -143,38 +153,38 @@ def _show_guarantees(console: Console, title: str, guarantees: Sequence[Guarante
     console.print(table)
 
 
-def show_promise(promise: Promise) -> None:
+def show_guarantees(run_guarantees: RunGuarantees) -> None:
     """A configuration's guarantees and calibrations as two tables."""
     console = _wide()
-    first = " in the first round" if promise.method == "varying-dp" else ""
-    noise = f"σ = {promise.sigma:.4g} a coordinate{first}, calibration {promise.calibration!r}"
-    title = f"{promise.method}: {noise if promise.sigma else 'no noise'}"
-    _show_guarantees(console, title, promise.guarantees)
-    if promise.simulation:
+    first = " in the first round" if run_guarantees.method == "varying-dp" else ""
+    noise = f"σ = {run_guarantees.sigma:.4g} a coordinate{first}, calibration {run_guarantees.calibration!r}"
+    title = f"{run_guarantees.method}: {noise if run_guarantees.sigma else 'no noise'}"
+    _show_guarantees(console, title, run_guarantees.guarantees)
+    if run_guarantees.simulation:
         console.print(
             "Simulation without guarantee: noise and the secret order of votes are seeded, and whoever knows the seed "
             "knows them. What is told holds for the same run with privacy.noise=secret.",
             highlight=False,
         )
-    if promise.lwe_bits is not None:
+    if run_guarantees.lwe_bits is not None:
         console.print(
-            f"The masks have about {promise.lwe_bits} bits of security (core-SVP) in a sum over federation.quorum "
-            "clients, privacy.colluders of whom help the server.",
+            f"The masks have about {run_guarantees.lwe_bits} bits of security (core-SVP) in a sum over "
+            "federation.quorum clients, privacy.colluders of whom help the server.",
             highlight=False,
         )
-    if promise.spent:
-        count = ", ".join(f"{number} of {what}" for what, number in promise.spent.releases.items())
-        share = promise.spent.share_of_budget
-        used = "" if share is None else f"; of the budget ({promise.spent.reading}), {100 * share:.1f}% is spent"
-        rounds = f"{promise.spent.rounds} round{'' if promise.spent.rounds == 1 else 's'}"
+    if run_guarantees.spent:
+        count = ", ".join(f"{number} of {what}" for what, number in run_guarantees.spent.releases.items())
+        share = run_guarantees.spent.share_of_budget
+        used = "" if share is None else f"; of the budget ({run_guarantees.spent.reading}), {100 * share:.1f}% is spent"
+        rounds = f"{run_guarantees.spent.rounds} round{'' if run_guarantees.spent.rounds == 1 else 's'}"
         console.print(f"Spent in {rounds}: {count or 'nothing'} released{used}.", highlight=False)
-    if not promise.calibrations:
+    if not run_guarantees.calibrations:
         return
     table = Table(title="The same budget under each calibration", title_justify="left")
     honest = "ε by exact accounting\n(unit: client, against\nall who read the values)"
     for name in ("calibration", "sensitivity Δ", "noise multiplier σ/Δ", "σ a coordinate", honest):
         table.add_column(name, justify="left" if name == "calibration" else "right")
-    for row in promise.calibrations:
+    for row in run_guarantees.calibrations:
         figures = (
             f"{row.sensitivity:.4g}",
             f"{row.noise_multiplier:.4f}",

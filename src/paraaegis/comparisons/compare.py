@@ -14,9 +14,9 @@ from paraaegis.errors import RunError, UpdateError
 from paraaegis.files import write_whole
 from paraaegis.launch import run
 from paraaegis.runs.folder import RunFolder
-from paraaegis.runs.run import OnLine, Result, bytes_a_client, check_config, read_done
+from paraaegis.runs.run import OnRecord, Result, bytes_a_client, check_config, read_done
 
-Shown = Callable[[str, int], AbstractContextManager[OnLine]]
+Shown = Callable[[str, int], AbstractContextManager[OnRecord]]
 
 
 def compare(

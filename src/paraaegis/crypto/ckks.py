@@ -16,7 +16,7 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import PROFILES, Profile, fitting, profile
 from paraaegis.errors import CryptoError, UpdateError
 from paraaegis.fixed_point import STEP, chunk_counts, slices
-from paraaegis.types import Blob, Grid
+from paraaegis.types import Blob, FixedPoint
 
 __all__ = ["PROFILES", "CipherSum", "Profile", "Secret", "check_reach", "new_key", "profile", "rounded", "secret_key"]
 
@@ -41,7 +41,7 @@ class Secret:
     def __repr__(self) -> str:
         return f"Secret({self.profile.name}, id={self.id.hex()})"
 
-    def encrypt(self, steps: Grid, clients: int) -> tuple[Blob, ...]:
+    def encrypt(self, steps: FixedPoint, clients: int) -> tuple[Blob, ...]:
         """Chunks of ciphertexts of grid steps, of which up to `clients` will be summed."""
         check_reach(self.profile, steps, clients)
         spans = slices(steps.size, self.profile.chunk)
@@ -52,11 +52,11 @@ class Secret:
         tasks = (("encrypt", (self.id, index), part.data) for index, part in enumerate(parts))
         return tuple(Blob(chunk) for chunk in pool.map(tasks))
 
-    def decrypt(self, chunks: Sequence[Blob], length: int) -> Grid:
+    def decrypt(self, chunks: Sequence[Blob], length: int) -> FixedPoint:
         """The grid steps of a sum of `length` values."""
         pairs = paired(self.profile, chunks, length)
         steps = np.empty(length, dtype=np.int64)
-        parts: Iterable[Grid]
+        parts: Iterable[FixedPoint]
         if (pool := self._sharing(len(pairs))) is None:
             parts = (self._chunks.decrypt(index, blob.view, count) for index, (blob, count) in enumerate(pairs))
         else:
@@ -140,12 +140,12 @@ class CipherSum:
         return tuple(Blob(chunk) for chunk in self._pool.map(tasks))
 
 
-def rounded(profile: Profile, steps: Grid) -> Grid:
+def rounded(profile: Profile, steps: FixedPoint) -> FixedPoint:
     """Steps on the profile's own grid."""
     return steps if profile.unit == 1 else (np.rint(steps / profile.unit) * profile.unit).astype(np.int64)
 
 
-def check_reach(profile: Profile, steps: Grid, clients: int) -> None:
+def check_reach(profile: Profile, steps: FixedPoint, clients: int) -> None:
     """Refuse values whose sum over `clients` could wrap around the modulus, or not come back exactly."""
     # SEAL wants a factor of two free when it encodes; several clients' shares of the sum leave it anyway.
     largest = float(max(steps.max(), -steps.min())) + (profile.unit - 1) / 2 if steps.size else 0.0

@@ -23,7 +23,7 @@ from paraaegis.crypto.profiles import Profile
 from paraaegis.crypto.streams import keystream
 from paraaegis.errors import CryptoError
 from paraaegis.fixed_point import STEP
-from paraaegis.types import Buffer, Grid
+from paraaegis.types import Buffer, FixedPoint
 
 Scratch = tuple[int, str]
 
@@ -114,7 +114,7 @@ def _seal_version() -> tuple[int, int]:
     return saved[3], saved[4]
 
 
-def _ternary(seed: bytes, count: int) -> Grid:
+def _ternary(seed: bytes, count: int) -> FixedPoint:
     """Numbers uniform in {−1, 0, 1}: bytes of the key stream modulo 3, without the byte that would favour one."""
     stream, drawn = keystream(derive(seed, "ternary")), np.empty(0, np.uint8)
     while drawn.size < count:
@@ -123,7 +123,7 @@ def _ternary(seed: bytes, count: int) -> Grid:
     return drawn[:count].astype(np.int64) % 3 - 1
 
 
-def _transformed(profile: Profile, coefficients: Grid) -> Grid:
+def _transformed(profile: Profile, coefficients: FixedPoint) -> FixedPoint:
     """The number-theoretic transform that SEAL keeps keys in: values at odd powers of the smallest primitive root."""
     modulus, roots = _roots(profile)
     values = (coefficients % modulus).astype(object)  # of any size: a product has 108 bits
@@ -160,7 +160,7 @@ class ChunkSecret:
         self._encryptor = _seal().Encryptor(tools.context, secret)
         self._decryptor = _seal().Decryptor(tools.context, secret)
 
-    def encrypt(self, index: int, steps: Grid) -> bytes:
+    def encrypt(self, index: int, steps: FixedPoint) -> bytes:
         """The chunk number `index` of these grid steps."""
         tools, degree = _tools(self.profile), self.profile.degree
         values = np.zeros(-(-steps.size // degree) * degree)
@@ -172,7 +172,7 @@ class ChunkSecret:
                 saved.append(_save(self._encryptor.encrypt_symmetric(plain), scratch))
         return join(self.profile, self.id, index, steps.size, saved)
 
-    def decrypt(self, index: int, data: Buffer, count: int) -> Grid:
+    def decrypt(self, index: int, data: Buffer, count: int) -> FixedPoint:
         """The `count` grid steps of chunk number `index`."""
         tools, plain, rows = _tools(self.profile), _seal().Plaintext(), []
         with _scratch() as scratch:

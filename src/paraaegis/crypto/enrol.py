@@ -39,7 +39,7 @@ def key_id(keys: FederationKeys) -> str:
 
 
 @dataclass(frozen=True)
-class Asking:
+class KeyRequest:
     """What a silo asks the lead with: its public key, a one-time key, where it is in its line of roots, its proof."""
 
     public: bytes
@@ -61,7 +61,7 @@ class Asking:
             raise CryptoError(f"the one-time key received for {name} was not made by that silo: nothing was sealed")
 
 
-def seal_keys(keys: FederationKeys, lead_private: bytes, name: str, asking: Asking) -> bytes:
+def seal_keys(keys: FederationKeys, lead_private: bytes, name: str, asking: KeyRequest) -> bytes:
     """Secrets and roster, sealed by the lead to the silo `name` of the roster: no root that it has erased."""
     root = keys.root
     if asking.line == root.line and asking.index > root.index:

@@ -28,7 +28,7 @@ from paraaegis.crypto.shamir import centre
 from paraaegis.crypto.streams import keystream
 from paraaegis.errors import CryptoError, UpdateError
 from paraaegis.fixed_point import slices
-from paraaegis.parallel import each
+from paraaegis.parallel import parallel_map
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -59,12 +59,12 @@ class Ring:
         """Return A·s, `length` values in [0, q). Exact for any secret, fastest for coefficients below 64."""
         result = np.empty(length, dtype=np.int64)
 
-        def fill(_: int, where: slice) -> None:
-            part = result[where]
-            public = expand(seed, self.name, where.start, -(-part.size // RING), RING)
+        def fill(_: int, span: slice) -> None:
+            part = result[span]
+            public = expand(seed, self.name, span.start, -(-part.size // RING), RING)
             part[:] = multiply(public, secret).reshape(-1)[: part.size]
 
-        each(fill, slices(length, _BLOCKS * RING))
+        parallel_map(fill, slices(length, _BLOCKS * RING))
         return result
 
 
@@ -87,12 +87,12 @@ class Matrix:
         digits = (((secret % Q)[:, None] >> shifts) & 2047).astype(np.float64)
         result = np.empty(length, dtype=np.int64)
 
-        def fill(_: int, where: slice) -> None:
-            part = result[where]
-            public = expand(seed, self.name, where.start, part.size, MATRIX).astype(np.float64)
+        def fill(_: int, span: slice) -> None:
+            part = result[span]
+            public = expand(seed, self.name, span.start, part.size, MATRIX).astype(np.float64)
             part[:] = (((public @ digits).astype(np.int64) % Q) << shifts).sum(axis=1) % Q
 
-        each(fill, slices(length, _ROWS))
+        parallel_map(fill, slices(length, _ROWS))
         return result
 
 
@@ -105,7 +105,7 @@ def hardness(form: Form, honest: int) -> int:
     return form.bits[max(h for h in form.bits if h <= honest)] if honest >= min(form.bits) else 0
 
 
-class Cover:
+class LweMask:
     """What hides one client's values for one attempt of one round, made without them: the mask A·s and the error e."""
 
     def __init__(self, secret: Integers, mask: Integers, noise: Integers) -> None:
@@ -120,27 +120,27 @@ class Cover:
         return parts
 
 
-def new_cover(
+def new_mask(
     form: Form, seed: bytes, secrets: np.random.Generator, error_std: float, errors: np.random.Generator, length: int
-) -> Cover:
+) -> LweMask:
     """A cover for `length` values under a fresh secret. Both generators must be cryptographic."""
     secret, noise = form.secret(secrets), error(errors, error_std, length)
-    return Cover(secret, form.mask(seed, secret, length), noise)
+    return LweMask(secret, form.mask(seed, secret, length), noise)
 
 
-def conceal(values: NDArray[np.floating], scale: float, cover: Cover) -> tuple[NDArray[np.int32], Integers]:
+def apply_mask(values: NDArray[np.floating], scale: float, lwe_mask: LweMask) -> tuple[NDArray[np.int32], Integers]:
     """What a client sends, h = x + A·s + e mod q, and what the sum will hold of it, x + e; x = round(scale·values)."""
-    masked, (mask, noised) = np.empty(values.size, dtype=np.int32), cover.take()
+    masked, (mask, noised) = np.empty(values.size, dtype=np.int32), lwe_mask.take()
 
-    def add(_: int, where: slice) -> None:
-        scaled = np.multiply(values[where], scale, dtype=np.float64)
+    def add(_: int, span: slice) -> None:
+        scaled = np.multiply(values[span], scale, dtype=np.float64)
         np.rint(scaled, out=scaled)
         if not max(float(scaled.max()), -float(scaled.min())) <= Q // 2:
             raise UpdateError(f"values must lie within ±{Q // 2} to be summed; use the scale that `plan` returns")
-        noised[where] += scaled.astype(np.int64)
-        masked[where] = (noised[where] + mask[where]) % Q
+        noised[span] += scaled.astype(np.int64)
+        masked[span] = (noised[span] + mask[span]) % Q
 
-    each(add, slices(values.size))
+    parallel_map(add, slices(values.size))
     return masked, noised
 
 
@@ -154,10 +154,10 @@ def unmask(total: Integers, form: Form, seed: bytes, secret: Integers, clients: 
         )
     values = form.mask(seed, secret, total.size)
 
-    def subtract(_: int, where: slice) -> None:
-        values[where] = centre(total[where] - values[where])
+    def subtract(_: int, span: slice) -> None:
+        values[span] = centre(total[span] - values[span])
 
-    each(subtract, slices(total.size))
+    parallel_map(subtract, slices(total.size))
     return values
 
 
@@ -173,7 +173,7 @@ def error(rng: np.random.Generator, std: float, size: int) -> Integers:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LweParameters:
     """How real values become integers, x = round(scale·u); the other two are in integer units."""
 
     scale: float
@@ -181,7 +181,9 @@ class Plan:
     error_std: float
 
 
-def plan(clip: float, sigma: float, length: int, clients: int, quorum: int, colluders: int = 1) -> Plan:
+def lwe_parameters(
+    clip: float, sigma: float, length: int, clients: int, quorum: int, colluders: int = 1
+) -> LweParameters:
     """Choose the scale, the largest power of two at which N `clients` cannot overflow, and the error's std.
 
     `sigma` is the std that the sum needs at sensitivity `clip` (θ), both in real units. An error has the std
@@ -205,7 +207,7 @@ def plan(clip: float, sigma: float, length: int, clients: int, quorum: int, coll
             f"{given} leave an error of std {multiplier * sensitivity:.4g} at the largest scale without "
             f"overflow; LWE needs {MIN_ERROR_STD:.0f}: take more noise (lower epsilon) or fewer clients"
         )
-    return Plan(scale, sensitivity, multiplier * sensitivity)
+    return LweParameters(scale, sensitivity, multiplier * sensitivity)
 
 
 def accounted_sensitivity(scale: float, clip: float, length: int) -> float:

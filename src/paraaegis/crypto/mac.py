@@ -27,8 +27,8 @@ from paraaegis.crypto.kdf import prf
 from paraaegis.crypto.streams import keystream
 from paraaegis.errors import CryptoError
 from paraaegis.fixed_point import CHUNK, slices
-from paraaegis.parallel import each
-from paraaegis.types import Grid
+from paraaegis.parallel import parallel_map
+from paraaegis.types import FixedPoint
 
 PRIME = 2**61 - 1
 LIMIT = (PRIME - 1) // 2
@@ -38,21 +38,21 @@ _LOW = 2**31 - 1
 _HALF = 2**32 - 1
 
 
-def product(key: bytes, parts: Sequence[Grid], weight: int) -> int:
+def product(key: bytes, parts: Sequence[FixedPoint], weight: int) -> int:
     """Σ_j k_j·x_j + k_w·w mod p: what a tag is without its pad. Refuses values outside ±(p − 1)/2."""
     longest = max(part.size for part in parts)
     # 61 of 64 bits each; p itself, as good as 0, is drawn once in 2^61.
     draws = np.frombuffer(keystream(key)(8 * (2 + min(longest, CHUNK))), dtype="<u8") >> np.uint64(3)
     for_blocks, for_weight, keys = int(draws[0]), int(draws[1]), draws[2:].view(np.int64)
 
-    def block(_: int, steps: Grid) -> int:
+    def block(_: int, steps: FixedPoint) -> int:
         if steps.itemsize == 8 and not -LIMIT <= steps.min() <= steps.max() <= LIMIT:
             raise CryptoError(f"values must lie within ±{LIMIT}")
         return _dot(keys[: steps.size], steps)
 
     total = 0
     blocks = [part[span] for part in parts for span in slices(part.size)]
-    for inner in reversed(each(block, blocks)):
+    for inner in reversed(parallel_map(block, blocks)):
         total = (total * for_blocks + inner) % PRIME
     return (total + for_weight * weight) % PRIME
 
@@ -84,7 +84,7 @@ def add_tags(tags: Iterable[bytes]) -> bytes:
     return pack_tag(sum(int.from_bytes(tag, "little") for tag in whole)) if any(whole) else b""
 
 
-def _dot(keys: NDArray[np.int64], steps: Grid) -> int:
+def _dot(keys: NDArray[np.int64], steps: FixedPoint) -> int:
     """Σ keys·steps mod p."""
     low, low_carry, middle, middle_carry, high, high_carry = compiled(_sums)(keys, steps)
     parts = (low + (low_carry << 32), middle + (middle_carry << 32), high + (high_carry << 32))

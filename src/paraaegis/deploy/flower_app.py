@@ -12,20 +12,20 @@ from typing import Any
 from paraaegis.config import Config
 from paraaegis.crypto.pool import Pool
 from paraaegis.deploy.node import (
+    DeployedClient,
     MakeLearner,
     SaveModel,
-    SiloNode,
     evaluators,
     load_resolved,
 )
 from paraaegis.engines.flower.client import ClientApp, make_client_app
-from paraaegis.engines.flower.server import Connect, GridCarrier, ServerApp, make_server_app
+from paraaegis.engines.flower.server import Connect, FlowerTransport, ServerApp, make_server_app
 from paraaegis.errors import BusyError, ConfigError
 from paraaegis.methods import find_method
-from paraaegis.protocol.round_server import Desk
+from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
-from paraaegis.runs.assemble import check, make_plan, short_name
+from paraaegis.runs.assemble import check, make_parameters, short_name
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.run import complete
 from paraaegis.types import Learner, Vector
@@ -54,7 +54,7 @@ def server_app(holdout: bool = True) -> ServerApp:
     return make_server_app(run)
 
 
-def serve_run(config: Config, folder: RunFolder, carrier: GridCarrier, holdout: bool) -> None:
+def serve_run(config: Config, folder: RunFolder, transport: FlowerTransport, holdout: bool) -> None:
     """Serve a run, or what is left of it. Every round is kept on disk before the next one begins.
 
     A run that is over is served once more where a client was away at its end and lacks the last model.
@@ -65,22 +65,26 @@ def serve_run(config: Config, folder: RunFolder, carrier: GridCarrier, holdout: 
         state.attempt += 1  # what the interrupted round sent may be out already: its order is not used again
     folder.save(state, {})
     if not over or state.late:
-        _serve(config, folder, carrier, state, holdout)
+        _serve(config, folder, transport, state, holdout)
     if state.late:
         _say(f"{', '.join(state.late)} lack the last model; start the run again when they are there, to hand it over")
     complete(config, folder, state.stopped, keep=bool(state.late))
 
 
-def _serve(config: Config, folder: RunFolder, carrier: GridCarrier, state: ServerState, holdout: bool) -> None:
+def _serve(config: Config, folder: RunFolder, transport: FlowerTransport, state: ServerState, holdout: bool) -> None:
     names, over = config.names, folder.result.exists()
     awaited: Sequence[str] = state.late if over else names
     enough = 1 if over else config.federation.quorum if state.weights else len(names)
-    present = carrier.meet(awaited, config.engine.deadline, enough)
-    carrier.enrol(present)
-    plan = check(config, make_plan(config, names, carrier.length(present), evaluators(config, holdout), state.run))
+    present = transport.meet(awaited, config.engine.deadline, enough)
+    transport.enrol(present)
+    parameters = check(
+        config, make_parameters(config, names, transport.length(present), evaluators(config, holdout), state.run)
+    )
     with Pool(config.engine.processes) as pool:
-        desk = Desk(plan, find_method(config.protect.method).server(config, pool), state, folder.history.keep)
-        drive(serve(desk, over), carrier.carry, folder.append, lambda kept: folder.save(kept, {}))
+        server = RoundServer(
+            parameters, find_method(config.protect.method).server(config, pool), state, folder.history.keep
+        )
+        drive(serve(server, over), transport.carry, folder.append, lambda kept: folder.save(kept, {}))
 
 
 def run_name(config: Config) -> str:
@@ -103,27 +107,27 @@ def client_app(
     `simulation=true` there lets seeded noise pass, which protects nobody.
     """
 
-    def open_node(settings: Mapping[str, Any]) -> SiloNode:
+    def open_node(settings: Mapping[str, Any]) -> DeployedClient:
         for key in ("name", "folder"):
             if key not in settings:
                 raise ConfigError(f'the node\'s --node-config needs {key}="…", got {sorted(settings)}')
         name, folder = str(settings["name"]), Path(str(settings["folder"]))
-        return SiloNode(name, folder, make_learner, holdout, bool(settings.get("simulation", False)), save_model)
+        return DeployedClient(name, folder, make_learner, holdout, bool(settings.get("simulation", False)), save_model)
 
     return make_client_app(open_node)
 
 
 def built_in(config: Config, name: str) -> Learner:
     """The learner of one client of a built-in data set."""
-    from paraaegis.runs.experiment import make_classroom
+    from paraaegis.runs.experiment import torch_experiment
 
-    return make_classroom(config, only=name).learners[name]
+    return torch_experiment(config, only=name).learners[name]
 
 
 def _save(config: Config, path: Path, weights: Vector) -> None:
-    from paraaegis.runs.experiment import make_classroom
+    from paraaegis.runs.experiment import torch_experiment
 
-    make_classroom(config, only="").save_model(path, weights)
+    torch_experiment(config, only="").save_model(path, weights)
 
 
 server = server_app(holdout=False)

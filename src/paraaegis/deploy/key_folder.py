@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from paraaegis.crypto.enrol import Asking, check_approved, fingerprint_of, key_id, open_keys, seal_keys
+from paraaegis.crypto.enrol import KeyRequest, check_approved, fingerprint_of, key_id, open_keys, seal_keys
 from paraaegis.crypto.keys import (
     FederationKeys,
     epoch_and_roster,
@@ -33,7 +33,7 @@ from paraaegis.files import locked, write_whole
 MOST_SILOS = 1000
 
 
-class Shown(msgspec.Struct, kw_only=True, omit_defaults=True):
+class KeyFolderContents(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a key folder holds, without any secret."""
 
     folder: str
@@ -158,16 +158,16 @@ class KeyFolder:
         """The secrets that lie here; None if there are none, or some of an older version, which new ones replace."""
         return load_keys(self.keys) if self.keys.exists() and not holds_retired(self.keys) else None
 
-    def ask(self, lead_public: bytes) -> Asking:
+    def ask(self, lead_public: bytes) -> KeyRequest:
         """Ask the lead for its secrets, to be sealed to a fresh one-time key."""
         once, public = new_pair()
         held = self._held()
         root = held.root if held else None
-        asking = Asking.make(load_identity(self.identity), public, root, lead_public, self.lead)
+        asking = KeyRequest.make(load_identity(self.identity), public, root, lead_public, self.lead)
         write_secret(self.once, once)
         return asking
 
-    def seal(self, asking: Mapping[str, Asking], name: str) -> dict[str, bytes]:
+    def seal(self, asking: Mapping[str, KeyRequest], name: str) -> dict[str, bytes]:
         """As the lead, called `name`: secrets and roster for each of these silos; refused whole if one is not approved.
 
         A silo that is new, or has a new identity, changes the roster, which is then a new epoch for all.
@@ -223,9 +223,9 @@ class KeyFolder:
             return replace(opened, root=held.root)
         return opened
 
-    def show(self) -> Shown:
+    def show(self) -> KeyFolderContents:
         """What lies here, without any secret."""
-        shown = Shown(folder=str(self.path), leads=self.leads, approved=self.approved(), lead=self.lead)
+        shown = KeyFolderContents(folder=str(self.path), leads=self.leads, approved=self.approved(), lead=self.lead)
         if self.identity.exists():
             shown.fingerprint = fingerprint_of(self.public)
         if held := self._held():
@@ -247,7 +247,7 @@ def _checked(fingerprint: str) -> str:
     return text
 
 
-def deal(folder: Path, clients: int) -> list[Path]:
+def deal_keys(folder: Path, clients: int) -> list[Path]:
     """A folder a silo with its own pair and the common secrets, to be carried there by someone all trust."""
     if clients > MOST_SILOS:
         raise KeyFileError(f"keys are dealt to at most {MOST_SILOS} silos at a time, got {clients}")

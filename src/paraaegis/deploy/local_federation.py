@@ -15,12 +15,12 @@ import tomli_w
 
 from paraaegis.config import Config
 from paraaegis.crypto.keys import new_identity, save_keys
-from paraaegis.engines.flower.processes import Trial, check_installed, sweep
+from paraaegis.engines.flower.processes import FlowerProcesses, check_installed, sweep
 from paraaegis.errors import RunError
 from paraaegis.files import write_whole
 from paraaegis.runs.assemble import make_keys
 from paraaegis.runs.folder import RunFolder, write_config
-from paraaegis.runs.run import OnLine, Result, check_config, read_done, read_whole
+from paraaegis.runs.run import OnRecord, Result, check_config, read_done, read_whole
 from paraaegis.version import __version__
 
 _APP = """from paraaegis.deploy import flower_app
@@ -36,7 +36,7 @@ def up(
     config: Config,
     out: Path,
     fresh: bool = False,
-    on_line: OnLine = lambda _: None,
+    on_record: OnRecord = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Result:
     """Run a configuration of a built-in data set on a SuperLink and one SuperNode a client, or go on with it.
@@ -50,10 +50,10 @@ def up(
     over = _is_over(folder)
     if not over:
         say(f"starting a SuperLink and {len(nodes)} SuperNodes on this machine")
-        with _stopped_by_sigterm(), Trial(place, nodes) as trial:
-            run = trial.run(write_app(place / "app"), {"folder": str(folder.path.resolve())})
+        with _stopped_by_sigterm(), FlowerProcesses(place, nodes) as processes:
+            run = processes.run(write_app(place / "app"), {"folder": str(folder.path.resolve())})
             say(f"run {run}; logs are in {place / 'logs'}")
-            follow(trial, run, folder, on_line, place / "logs")
+            follow(processes, run, folder, on_record, place / "logs")
     if not over or not folder.ledger.exists():
         gather(folder, nodes)
     done = read_whole(folder)
@@ -88,9 +88,9 @@ def _begun(nodes: Mapping[str, Path]) -> bool:
 def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
     """Folders for the server and every silo, each with what it needs and nothing more."""
     check_config(config)
-    from paraaegis.runs.experiment import make_classroom
+    from paraaegis.runs.experiment import torch_experiment
 
-    return lay_out(make_classroom(config, only="").config, out, fresh)
+    return lay_out(torch_experiment(config, only="").config, out, fresh)
 
 
 def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
@@ -130,19 +130,19 @@ def write_app(folder: Path, code: str = _APP) -> Path:
     return folder
 
 
-def follow(trial: Trial, run: str, folder: RunFolder, on_line: OnLine, logs: Path) -> None:
+def follow(processes: FlowerProcesses, run: str, folder: RunFolder, on_record: OnRecord, logs: Path) -> None:
     """Show lines as they come, until the result is there; raises if the run ends without one."""
     shown, asked, before = 0, time.monotonic(), read_done(folder)
     while True:
         over = False
         if time.monotonic() - asked > _ASK:
-            over, asked = trial.status(run).startswith("finished"), time.monotonic()
-        lines = folder.read_lines()
-        for line in lines[shown:]:
-            on_line(line)
-        shown = len(lines)
+            over, asked = processes.status(run).startswith("finished"), time.monotonic()
+        records = folder.read_records()
+        for record in records[shown:]:
+            on_record(record)
+        shown = len(records)
         # All nodes must come; later a run may go on with a quorum.
-        trial.check_alive(*(["superlink"] if _begun(trial.nodes) else []))
+        processes.check_alive(*(["superlink"] if _begun(processes.nodes) else []))
         if _is_over(folder) or (before is None and read_done(folder) is not None):
             return
         if folder.error.exists():

@@ -13,7 +13,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from paraaegis.config import Config, load_config
-from paraaegis.crypto.enrol import Asking
+from paraaegis.crypto.enrol import KeyRequest
 from paraaegis.crypto.keys import load_identity, load_keys
 from paraaegis.crypto.pool import SecretPool
 from paraaegis.crypto.ratchet import Root
@@ -21,12 +21,12 @@ from paraaegis.deploy.key_folder import KeyFolder
 from paraaegis.engines.flower.store import most_spent
 from paraaegis.errors import ConfigError, KeyFileError, RunError, UpdateError
 from paraaegis.files import write_whole
-from paraaegis.methods import Materials, find_method
+from paraaegis.methods import ClientParts, find_method
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
-from paraaegis.protocol.client_context import Silo
+from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.state import ClientState
-from paraaegis.runs.assemble import check, make_plan, make_silo, resolve, short_name
+from paraaegis.runs.assemble import check, make_client, make_parameters, resolve, short_name
 from paraaegis.types import Arrays, Learner, Metrics, Vector
 
 WORTH = 500_000  # values that one process encrypts in about the time that another takes to start
@@ -40,7 +40,7 @@ class _Facts(msgspec.Struct):
     samples: int
 
 
-class Late:
+class LazyLearner:
     """A learner that is made when it is first needed: half of the messages of a round do not need one."""
 
     def __init__(self, make: Callable[[], Learner], samples: int) -> None:
@@ -89,7 +89,7 @@ def load_resolved(path: Path) -> Config:
 
 
 @dataclass
-class SiloNode:
+class DeployedClient:
     """One silo: config.toml, keys, identity, ledger.jsonl and the runs' states lie in its folder.
 
     `make_learner` is given the configuration and the client's name. With `holdout` every client evaluates on data of
@@ -114,9 +114,9 @@ class SiloNode:
         return config
 
     @cached_property
-    def learner(self) -> Late:
+    def learner(self) -> LazyLearner:
         """The silo's model and data, made when they are first needed."""
-        return Late(lambda: self._made, self._facts.samples)
+        return LazyLearner(lambda: self._made, self._facts.samples)
 
     @cached_property
     def _made(self) -> Learner:
@@ -149,11 +149,11 @@ class SiloNode:
         known: dict[str, str | bytes] = {"name": self.name, "public": secrets.public, "key_id": secrets.key_id}
         return {**known, "length": length, "leads": secrets.leads}
 
-    def ask(self, lead_public: bytes) -> Asking:
+    def ask(self, lead_public: bytes) -> KeyRequest:
         """Ask the lead for the federation's secrets."""
         return self._secrets.ask(lead_public)
 
-    def seal(self, asking: Mapping[str, Asking]) -> dict[str, bytes]:
+    def seal(self, asking: Mapping[str, KeyRequest]) -> dict[str, bytes]:
         """As lead: the federation's secrets and roster, sealed to approved silos."""
         return self._secrets.seal(asking, self.name)
 
@@ -162,7 +162,7 @@ class SiloNode:
         self._secrets.open(sealed, self.name, lead_public)
 
     @contextmanager
-    def silo(self, run: str) -> Iterator[Silo]:
+    def client(self, run: str) -> Iterator[ClientContext]:
         """The node's client of a run; many values are encrypted by processes that end with the context."""
         config, keys = self.config, load_keys(self.folder / "keys")
         if not run.startswith(short_name(config)):
@@ -181,14 +181,14 @@ class SiloNode:
                 f"the keys know {self.name} by another identity than lies in {self.folder}: enrol it again"
             )
         length = self._facts.length
-        plan = check(config, make_plan(config, config.names, length, evaluators(config, self.holdout), run))
+        parameters = check(config, make_parameters(config, config.names, length, evaluators(config, self.holdout), run))
         with SecretPool(config.engine.processes) as pool:
-            half = method.client(Materials(config, run, pool))
-            encrypted = plan.k(1) if half.votes else length
+            half = method.client(ClientParts(config, run, pool))
+            encrypted = parameters.k(1) if half.votes else length
             pool.workers = max(1, min(pool.workers, encrypted // WORTH))
             ledger, identity = self._ledger(config), load_identity(self.folder / "identity")
             yield replace(
-                make_silo(config, plan, self.name, self.learner, keys, half, ledger, self.holdout, identity),
+                make_client(config, parameters, self.name, self.learner, keys, half, ledger, self.holdout, identity),
                 spend=self._spend,
                 tells=self._tells(config),
                 note=lambda number, metrics: self._note(run, number, metrics),

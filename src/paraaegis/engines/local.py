@@ -7,29 +7,31 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from paraaegis.engines.spool import spooled
 from paraaegis.parallel import threads
-from paraaegis.protocol import client
-from paraaegis.protocol.client_context import Silo
+from paraaegis.protocol.client import start, step
+from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.messages import Frames, pack, unpack
-from paraaegis.protocol.round_server import Desk, Exchange, Reply
+from paraaegis.protocol.round_server import Exchange, Reply, RoundServer
 from paraaegis.protocol.server import drive, serve
-from paraaegis.protocol.state import ClientState, Line, ServerState
+from paraaegis.protocol.state import ClientState, RoundRecord, ServerState
 
 
 class LocalEngine:
     """Runs silos in threads. Their results do not depend on how the threads are scheduled."""
 
     def __init__(
-        self, silos: Mapping[str, Silo], states: Mapping[str, ClientState] | None = None, workers: int = 0
+        self, clients: Mapping[str, ClientContext], states: Mapping[str, ClientState] | None = None, workers: int = 0
     ) -> None:
-        self.silos = dict(silos)
-        self.states = dict(states) if states else {name: client.start(silo) for name, silo in silos.items()}
+        self.clients = dict(clients)
+        self.states = dict(states) if states else {name: start(client) for name, client in clients.items()}
         self.workers = threads(workers)
 
-    def run(self, desk: Desk, on_line: Callable[[Line], None], on_state: Callable[[ServerState], None]) -> None:
+    def run(
+        self, server: RoundServer, on_record: Callable[[RoundRecord], None], on_state: Callable[[ServerState], None]
+    ) -> None:
         """Carry out a run, or what is left of it."""
         with ThreadPoolExecutor(self.workers, thread_name_prefix="client") as pool:
             try:
-                drive(serve(desk), lambda exchange: self._carry(pool, exchange), on_line, on_state)
+                drive(serve(server), lambda exchange: self._carry(pool, exchange), on_record, on_state)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -46,5 +48,5 @@ class LocalEngine:
         def keep(state: ClientState) -> None:
             self.states[name] = state
 
-        self.states[name], reply = client.step(self.silos[name], self.states[name], unpack(frames), keep)
+        self.states[name], reply = step(self.clients[name], self.states[name], unpack(frames), keep)
         return spooled(pack(reply))

@@ -181,7 +181,7 @@ class TorchLearner:
         return torch.zeros((), dtype=torch.float64, device=self._device)
 
     def _normal(self, images: Tensor) -> Tensor:
-        """Turn uint8 NHWC into normalised float32 NCHW."""
+        """UploadContext uint8 NHWC into normalised float32 NCHW."""
         return images.permute(0, 3, 1, 2).float().mul_(self._scale).add_(self._shift)
 
     def _channels(self, values: NDArray[np.float64]) -> Tensor:

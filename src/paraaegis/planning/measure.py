@@ -18,9 +18,9 @@ from paraaegis.crypto.profiles import profile
 from paraaegis.engines.local import LocalEngine
 from paraaegis.files import write_whole
 from paraaegis.planning.cost import ALIASES, Fit, Machine, MethodCost, load_of
-from paraaegis.protocol.round_server import Desk
-from paraaegis.protocol.state import Line, ServerState
-from paraaegis.runs.assemble import make_keys, resolve, wire
+from paraaegis.protocol.round_server import RoundServer
+from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.runs.assemble import assemble, make_keys, resolve
 from paraaegis.types import Arrays, Metrics, Vector
 from paraaegis.version import __version__
 
@@ -33,7 +33,7 @@ _DAY = 86_400.0
 _SECONDS = ("vote", "protect", "combine", "reveal")
 
 
-class Still:
+class NullLearner:
     """A learner that is only a vector of the right length."""
 
     samples = 947
@@ -65,7 +65,7 @@ class Still:
         """See Learner."""
 
 
-class Drawn(Still):
+class FixedUpdateLearner(NullLearner):
     """A learner whose update is drawn once."""
 
     def __init__(self, length: int) -> None:
@@ -87,7 +87,7 @@ def remembered(chosen: str, progress: Callable[[str], None] = lambda _: None) ->
         found = None
     if found is not None and found.cores == os.cpu_count():
         return found
-    found = gauge(chosen, METHODS, progress)
+    found = measure(chosen, METHODS, progress)
     with suppress(OSError):  # a cache that cannot be written is no reason to fail
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, lambda file: file.write(msgspec.json.encode(found)))
@@ -99,7 +99,7 @@ def _place(chosen: str) -> Path:
     return home / "paraaegis" / f"machine-{chosen}-{__version__}.json"
 
 
-def gauge(
+def measure(
     chosen: str = "precise", methods: Sequence[str] = METHODS, progress: Callable[[str], None] = lambda _: None
 ) -> Machine:
     """Play these methods at a few sizes and fit their lines: two to five seconds each on two cores."""
@@ -140,8 +140,8 @@ def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> N
     for phase in _SECONDS:
         # The server's phase is of all clients together, the others are a client's own.
         share = CLIENTS if phase == "combine" else 1
-        cost.phases[phase] = _fitted(variables, [line.seconds.get(phase, 0.0) / share for line in alone])
-    cost.crowd = _fitted(variables, [line.seconds["wall"] / CLIENTS for line in crowd])
+        cost.phases[phase] = _fitted(variables, [record.seconds.get(phase, 0.0) / share for record in alone])
+    cost.crowd = _fitted(variables, [record.seconds["wall"] / CLIENTS for record in crowd])
     if "shares" in kinds:
         cost.share = kinds["shares"] / CLIENTS**2
     if "ckks" in kinds:
@@ -152,7 +152,9 @@ def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> N
     machine.methods[method] = cost
 
 
-def _play(chosen: str, method: str, length: int, ratio: float, workers: int, pools: tuple[SecretPool, Pool]) -> Line:
+def _play(
+    chosen: str, method: str, length: int, ratio: float, workers: int, pools: tuple[SecretPool, Pool]
+) -> RoundRecord:
     """The fastest round after the first, which warms up: other work on the machine only ever adds."""
     settings = [
         f"protect.method={method}",
@@ -163,14 +165,14 @@ def _play(chosen: str, method: str, length: int, ratio: float, workers: int, poo
         "privacy.noise=secret",
         "privacy.calibration=tight",
     ]
-    config = resolve(make_config({}, settings), [Still.samples])
-    learners = dict.fromkeys(config.names, Drawn(length))
-    wired = wire(config, learners, make_keys(config), "client-0", pools)
-    lines: list[Line] = []
-    LocalEngine(wired.silos, workers=workers).run(
-        Desk(wired.plan, wired.server, ServerState()), lines.append, lambda _: None
+    config = resolve(make_config({}, settings), [NullLearner.samples])
+    learners = dict.fromkeys(config.names, FixedUpdateLearner(length))
+    federation = assemble(config, learners, make_keys(config), "client-0", pools)
+    records: list[RoundRecord] = []
+    LocalEngine(federation.clients, workers=workers).run(
+        RoundServer(federation.parameters, federation.server, ServerState()), records.append, lambda _: None
     )
-    return min(lines[1:], key=lambda line: line.seconds["wall"])
+    return min(records[1:], key=lambda record: record.seconds["wall"])
 
 
 def _fitted(variables: list[tuple[float, float, float]], seconds: list[float]) -> Fit:

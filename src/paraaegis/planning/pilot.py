@@ -15,9 +15,9 @@ from paraaegis.config import Config
 from paraaegis.errors import RunError, UpdateError
 from paraaegis.launch import run
 from paraaegis.planning.cost import ALIASES
-from paraaegis.protocol.state import Line
+from paraaegis.protocol.state import RoundRecord
 from paraaegis.runs.folder import RunFolder
-from paraaegis.runs.guarantees import promise
+from paraaegis.runs.guarantees import run_guarantees
 
 RATIOS = (0.01, 0.05, 0.2)
 
@@ -50,18 +50,18 @@ class Pilot(msgspec.Struct, kw_only=True):
         return float(np.interp(math.log(ratio), [math.log(r) for r, _ in known], [max(0.0, lost) for _, lost in known]))
 
 
-def fly(
+def run_pilot(
     config: Config,
     rounds: int,
     progress: Callable[[str], None] = lambda _: None,
-    play: Callable[[Config, Path], object] = run,
+    run_one: Callable[[Config, Path], object] = run,
 ) -> Pilot:
     """Run the pilot in a folder of its own, which is thrown away; noise is that of the whole run.
 
     `play` runs a configuration in a folder: with learners of your own, by `federate`.
     """
     federation = msgspec.structs.replace(config.federation, rounds=rounds)
-    noise = promise(config)
+    noise = run_guarantees(config)
     sigma = noise.sigma * config.privacy.clip / noise.clip if noise.clip else 0.0  # privacy.sigma is that of its clip
     privacy = msgspec.structs.replace(config.privacy, sigma=sigma)
     engine = msgspec.structs.replace(config.engine, name="local")
@@ -73,19 +73,19 @@ def fly(
     )
     with tempfile.TemporaryDirectory(prefix="paraaegis-pilot-") as place:
 
-        def lines_of(name: str, config: Config, method: str, ratio: float) -> list[Line]:
+        def records_of(name: str, config: Config, method: str, ratio: float) -> list[RoundRecord]:
             progress(name)
             protect = msgspec.structs.replace(config.protect, method=method, ratio=ratio, decay=1.0)
-            play(msgspec.structs.replace(config, protect=protect), Path(place) / name)
-            return RunFolder(Path(place) / name).read_lines()
+            run_one(msgspec.structs.replace(config, protect=protect), Path(place) / name)
+            return RunFolder(Path(place) / name).read_records()
 
         def reached(ratio: float) -> float:
             try:
-                return _accuracy(lines_of(f"{method} {100 * ratio:g}%", config, method, ratio))
+                return _accuracy(records_of(f"{method} {100 * ratio:g}%", config, method, ratio))
             except UpdateError:  # it diverged: nothing was learnt
                 return 0.0
 
-        plain = lines_of("fedavg", bare, "fedavg", 0.0)
+        plain = records_of("fedavg", bare, "fedavg", 0.0)
         method = ALIASES.get(config.protect.method, config.protect.method)
         found = {str(ratio): reached(ratio) for ratio in RATIOS}
     return Pilot(
@@ -93,12 +93,12 @@ def fly(
         rounds=rounds,
         plain=_accuracy(plain),
         by_ratio=found,
-        train=median(line.seconds["train"] for line in plain),
-        wall=median(line.seconds["wall"] for line in plain[1:] or plain),
+        train=median(record.seconds["train"] for record in plain),
+        wall=median(record.seconds["wall"] for record in plain[1:] or plain),
     )
 
 
-def _accuracy(lines: list[Line]) -> float:
-    if "accuracy" not in lines[-1].metrics:
+def _accuracy(records: list[RoundRecord]) -> float:
+    if "accuracy" not in records[-1].metrics:
         raise RunError("a pilot compares accuracies, and this learner reports none; plan without --pilot")
-    return 100 * lines[-1].metrics["accuracy"]
+    return 100 * records[-1].metrics["accuracy"]

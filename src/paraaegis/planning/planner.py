@@ -18,7 +18,7 @@ from paraaegis.planning.cost import Estimate, Machine, Setting, at_once, estimat
 from paraaegis.planning.pilot import Pilot
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.protocol.schedule import Schedule
-from paraaegis.runs.guarantees import promise
+from paraaegis.runs.guarantees import run_guarantees
 
 RATIOS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
 DECAYS = (0.99, 0.95, 0.9)
@@ -27,7 +27,7 @@ RESERVE = 1.2  # the model's seconds are right within a fifth: so much is kept f
 PLANNED = ("paraaegis-feedback", "paraaegis-static", "paraaegis-dynamic")
 
 
-class Wish(msgspec.Struct, kw_only=True):
+class Request(msgspec.Struct, kw_only=True):
     """What is given, and what is asked for: limits of a whole run, and points of accuracy that may be lost."""
 
     length: int
@@ -56,10 +56,10 @@ class Choice(msgspec.Struct, kw_only=True):
         return (self.share * self.estimate.bytes_up + self.estimate.bytes_down) / 1e6
 
 
-class Answer(msgspec.Struct, kw_only=True):
+class Recommendation(msgspec.Struct, kw_only=True, rename={"request": "wish"}):
     """What was chosen, what the neighbours would cost, and what the choice guarantees."""
 
-    wish: Wish
+    request: Request
     clients: int
     rounds: int
     choice: Choice
@@ -74,18 +74,20 @@ class Answer(msgspec.Struct, kw_only=True):
     pilot: Pilot | None = None
 
 
-def plan(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None = None) -> Answer:
+def recommend(config: Config, request: Request, machine: Machine, pilot: Pilot | None = None) -> Recommendation:
     """Choose a ratio, or a ratio and its decay, for the configuration's method."""
     check(config)
-    choices = _worthwhile([_choice(config, wish, machine, pilot, *pair) for pair in _pairs(config, wish.length)])
+    choices = _worthwhile([_choice(config, request, machine, pilot, *pair) for pair in _pairs(config, request.length)])
     fitting = [choice for choice in choices if not choice.misses]
     chosen = (
-        _chosen(config.protect.method, wish, fitting) if fitting else min(choices, key=lambda one: _excess(wish, one))
+        _chosen(config.protect.method, request, fitting)
+        if fitting
+        else min(choices, key=lambda one: _excess(request, one))
     )
     place = choices.index(chosen)
-    found = promise(configured(config, chosen))
-    return Answer(
-        wish=wish,
+    found = run_guarantees(configured(config, chosen))
+    return Recommendation(
+        request=request,
         clients=config.federation.clients,
         rounds=config.federation.rounds,
         choice=chosen,
@@ -150,16 +152,18 @@ def _worthwhile(choices: Sequence[Choice]) -> list[Choice]:
     ]
 
 
-def _choice(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None, ratio: float, decay: float) -> Choice:
+def _choice(
+    config: Config, request: Request, machine: Machine, pilot: Pilot | None, ratio: float, decay: float
+) -> Choice:
     setting = Setting(
         method=config.protect.method,
-        length=wish.length,
+        length=request.length,
         clients=config.sampled,
         rounds=config.federation.rounds,
         ratio=ratio,
         decay=decay,
-        train=wish.train or 0.0,
-        bandwidth=wish.bandwidth,
+        train=request.train or 0.0,
+        bandwidth=request.bandwidth,
     )
     mean = mean_ratio(ratio, decay, config.federation.rounds)
     choice = Choice(
@@ -171,7 +175,7 @@ def _choice(config: Config, wish: Wish, machine: Machine, pilot: Pilot | None, r
         share=config.sampled / config.federation.clients,
         points_lost=pilot.points_lost(mean) if pilot else None,
     )
-    choice.misses = _misses(wish, choice)
+    choice.misses = _misses(request, choice)
     return choice
 
 
@@ -180,32 +184,34 @@ def mean_ratio(ratio: float, decay: float, rounds: int) -> float:
     return ratio if decay == 1 else ratio * (1 - decay**rounds) / (1 - decay) / rounds
 
 
-def _limits(wish: Wish, choice: Choice) -> list[tuple[str, float, float]]:
+def _limits(request: Request, choice: Choice) -> list[tuple[str, float, float]]:
     """What is asked for, what the choice would take, and the limit."""
     found = [
-        ("seconds, a fifth in reserve", RESERVE * choice.estimate.seconds, wish.seconds),
-        ("MB a client", choice.megabytes, wish.megabytes),
-        ("points of accuracy", choice.points_lost, wish.points),
+        ("seconds, a fifth in reserve", RESERVE * choice.estimate.seconds, request.seconds),
+        ("MB a client", choice.megabytes, request.megabytes),
+        ("points of accuracy", choice.points_lost, request.points),
     ]
     return [(name, took, limit) for name, took, limit in found if took is not None and limit is not None]
 
 
-def _misses(wish: Wish, choice: Choice) -> list[str]:
+def _misses(request: Request, choice: Choice) -> list[str]:
     return [
-        f"{took:.3g} {name}, asked for at most {limit:g}" for name, took, limit in _limits(wish, choice) if took > limit
+        f"{took:.3g} {name}, asked for at most {limit:g}"
+        for name, took, limit in _limits(request, choice)
+        if took > limit
     ]
 
 
-def _excess(wish: Wish, choice: Choice) -> float:
+def _excess(request: Request, choice: Choice) -> float:
     """How far a choice is from fulfilling the wish that it misses most."""
-    return max(math.log(max(took, 1e-9) / max(limit, 1e-9)) for _, took, limit in _limits(wish, choice))
+    return max(math.log(max(took, 1e-9) / max(limit, 1e-9)) for _, took, limit in _limits(request, choice))
 
 
-def _chosen(method: str, wish: Wish, fitting: Sequence[Choice]) -> Choice:
+def _chosen(method: str, request: Request, fitting: Sequence[Choice]) -> Choice:
     """With a wish for accuracy the cheapest that fulfils it, with limits the best within them, else the usual ratio."""
-    if wish.points is not None:
+    if request.points is not None:
         return fitting[0]
-    if wish.seconds is not None or wish.megabytes is not None:
+    if request.seconds is not None or request.megabytes is not None:
         return fitting[-1]
     usual = USUAL[method]  # or the next above it, where that costs no more
     return min(fitting, key=lambda choice: (choice.ratio < usual, abs(choice.ratio - usual), -choice.decay))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from paraaegis.crypto.streams import branches
 from paraaegis.errors import ConfigError, CryptoError
 from paraaegis.fixed_point import Chunks, slices
-from paraaegis.parallel import each
+from paraaegis.parallel import parallel_map
 from paraaegis.types import Vector
 
 
@@ -28,18 +28,18 @@ class Noise:
 
     def draw(self, length: int) -> None:
         """Draw it ahead of its use."""
-        self._drawn = dict(enumerate(each(self._fresh, slices(length))))
+        self._drawn = dict(enumerate(parallel_map(self._fresh, slices(length))))
 
-    def __call__(self, index: int, where: slice) -> NDArray[np.float64]:
+    def __call__(self, index: int, span: slice) -> NDArray[np.float64]:
         """The noise of a chunk."""
         if index in self._given:
             raise CryptoError("noise is for one vector, and this has been added to one")
         self._given.add(index)
         drawn = self._drawn.pop(index, None)
-        return self._fresh(index, where) if drawn is None else drawn
+        return self._fresh(index, span) if drawn is None else drawn
 
-    def _fresh(self, index: int, where: slice) -> NDArray[np.float64]:
-        drawn: NDArray[np.float64] = self._streams(index).standard_normal(where.stop - where.start)
+    def _fresh(self, index: int, span: slice) -> NDArray[np.float64]:
+        drawn: NDArray[np.float64] = self._streams(index).standard_normal(span.stop - span.start)
         return drawn
 
 
@@ -60,10 +60,10 @@ class Gaussian:
         """Clipped values with `share` of the noise, chunk by chunk."""
         shrink, sigma = self.shrink(values), share * self.sigmas[number - 1]
 
-        def noised(index: int, where: slice) -> NDArray[np.float64]:
-            chunk = np.multiply(values[where], shrink, dtype=np.float64)
+        def noised(index: int, span: slice) -> NDArray[np.float64]:
+            chunk = np.multiply(values[span], shrink, dtype=np.float64)
             if sigma > 0:
-                drawn = noise(index, where)
+                drawn = noise(index, span)
                 drawn *= sigma
                 chunk += drawn
             return chunk
@@ -77,5 +77,5 @@ class Gaussian:
 
 def norm(values: Vector) -> float:
     """The L2 norm, summed chunk by chunk in float64, so that it does not depend on threads."""
-    squares = each(lambda _, where: float(np.square(values[where], dtype=np.float64).sum()), slices(values.size))
+    squares = parallel_map(lambda _, span: float(np.square(values[span], dtype=np.float64).sum()), slices(values.size))
     return math.sqrt(sum(squares))

@@ -16,32 +16,32 @@ from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
 from paraaegis.errors import CryptoError, ForgedError
 from paraaegis.privacy.ledger import Exposure, Ledger, Release, releases_of
 from paraaegis.protocol.messages import VERSION
-from paraaegis.protocol.parameters import Plan
+from paraaegis.protocol.parameters import RunParameters
 from paraaegis.protocol.partition import Partition, places_of
 from paraaegis.protocol.protect import ClientHalf
-from paraaegis.protocol.single_flight import Once, Stopwatch
+from paraaegis.protocol.single_flight import SingleFlight, Stopwatch
 from paraaegis.types import Learner, Mask, Metrics, Order, Places
 
 Draw = Callable[[int, int], np.random.Generator]  # of a round and attempt
 
 
 @dataclass(frozen=True)
-class Silo:
+class ClientContext:
     """One client: its learner, its half of the method, its secrets.
 
     `noise` and `votes` give the generator of a round. Silos of one process share `once` and `deltas`.
     """
 
     name: str
-    plan: Plan
+    parameters: RunParameters
     half: ClientHalf
     learner: Learner
     root: Root
     noise: Draw
     votes: Draw
     spend: Callable[[Root], None] = lambda _: None  # erases a root whose run has begun; a simulation keeps it
-    once: Once = field(default_factory=Once)
-    deltas: Once = field(default_factory=Once)  # of as many rounds as a client may have to catch up
+    cache: SingleFlight = field(default_factory=SingleFlight)
+    deltas: SingleFlight = field(default_factory=SingleFlight)  # of as many rounds as a client may have to catch up
     ledger: Ledger = field(default_factory=Ledger)
     resident: bool = False  # whether its states stay in memory between messages
     simulated: bool = True  # whether its noise can be replayed
@@ -70,15 +70,15 @@ class Silo:
     ) -> list[Release]:
         """What this client lets go in this round: these parts, or those of its update, trained on this model."""
         parts = self.half.exposures if parts is None else parts
-        return releases_of(parts, self.name, number, attempt, self.simulated, self.plan.run, model)
+        return releases_of(parts, self.name, number, attempt, self.simulated, self.parameters.run, model)
 
     def first_keys(self, root: Root) -> Ratchet:
         """The keys of this run that follow from a root. A simulation's depend on nothing but the seed."""
-        return root.begin("simulation" if self.simulated else self.plan.run)
+        return root.begin("simulation" if self.simulated else self.parameters.run)
 
     def order(self, step: bytes) -> Order:
         """The secret order that the key of a round and attempt gives."""
-        return self.once((step, "order"), lambda: secret_order(step, self.plan.length))
+        return self.cache((step, "order"), lambda: secret_order(step, self.parameters.length))
 
     @property
     def prepares(self) -> bool:
@@ -87,15 +87,15 @@ class Silo:
         It pays where training leaves cores idle, as on a GPU. Not for more clients in one process than it has cores,
         all of whose noise would be held at 8 bytes a value, nor where it would be lost before the vote is counted.
         """
-        return self.plan.sampled <= (os.cpu_count() or 1) if self.resident else not self.half.votes
+        return self.parameters.sampled <= (os.cpu_count() or 1) if self.resident else not self.half.votes
 
     def places(self, step: bytes) -> Places:
         """Where that order puts each parameter."""
-        return self.once((step, "places"), lambda: places_of(self.order(step)))
+        return self.cache((step, "places"), lambda: places_of(self.order(step)))
 
     def partition(self, step: bytes, elected: Mask) -> Partition:
         """What the elected positions of a round mean."""
-        return self.once(
+        return self.cache(
             (step, "partition", digest(np.packbits(elected))), lambda: Partition.of(elected, self.order(step))
         )
 
@@ -122,11 +122,13 @@ class Silo:
             raise ForgedError from error
 
     def _box(self, sender: str, receiver: str, purpose: tuple[str | int | bytes, ...]) -> bytes:
-        return msgspec.msgpack.encode([self.plan.run, sender, receiver, *purpose])
+        return msgspec.msgpack.encode([self.parameters.run, sender, receiver, *purpose])
 
     def prove_to(self, peer: str, purpose: str, owner: str, content: bytes) -> bytes:
         """A MAC of what `owner` says, under a key that this client and one peer alone can compute."""
-        key = derive(agree(self.identity[0], self.roster[peer]), purpose, VERSION, self.plan.run, self.plan.config)
+        key = derive(
+            agree(self.identity[0], self.roster[peer]), purpose, VERSION, self.parameters.run, self.parameters.config
+        )
         return tag(key, owner.encode(), content)
 
     def seal_vote(self, step: bytes, mark: str, elected: Mask) -> str:

@@ -8,13 +8,13 @@ from typing import Protocol
 from paraaegis.crypto.ckks import Profile, Secret, rounded, secret_key
 from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.pool import SecretPool
-from paraaegis.fixed_point import STEP, pack_grid, unpack_grid
-from paraaegis.protocol.single_flight import Once
+from paraaegis.fixed_point import STEP, pack_fixed_point, unpack_fixed_point
+from paraaegis.protocol.single_flight import SingleFlight
 from paraaegis.protocol.sums import expect_kind
-from paraaegis.types import Grid, Payload
+from paraaegis.types import FixedPoint, Payload
 
 
-class Carrier(Protocol):
+class Encoding(Protocol):
     """How a guard's grid steps travel."""
 
     @property
@@ -25,13 +25,13 @@ class Carrier(Protocol):
     def step(self) -> float:
         """What a value is rounded to."""
 
-    def rounded(self, steps: Grid) -> Grid:
+    def rounded(self, steps: FixedPoint) -> FixedPoint:
         """The steps as they will be summed."""
 
-    def pack(self, steps: Grid, clients: int, key: bytes) -> Payload:
+    def pack(self, steps: FixedPoint, clients: int, key: bytes) -> Payload:
         """Rounded steps of one client as bytes, under the key of the round and attempt."""
 
-    def unpack(self, payload: Payload, key: bytes) -> Grid:
+    def unpack(self, payload: Payload, key: bytes) -> FixedPoint:
         """The summed steps of an aggregate."""
 
 
@@ -41,18 +41,18 @@ class Plain:
     hides = False
     step = STEP
 
-    def rounded(self, steps: Grid) -> Grid:
+    def rounded(self, steps: FixedPoint) -> FixedPoint:
         """As they are."""
         return steps
 
-    def pack(self, steps: Grid, clients: int, key: bytes) -> Payload:  # noqa: ARG002
+    def pack(self, steps: FixedPoint, clients: int, key: bytes) -> Payload:  # noqa: ARG002
         """4 bytes per value, 8 in chunks with large ones."""
-        return Payload("grid", steps.size, pack_grid(steps))
+        return Payload("grid", steps.size, pack_fixed_point(steps))
 
-    def unpack(self, payload: Payload, key: bytes) -> Grid:  # noqa: ARG002
+    def unpack(self, payload: Payload, key: bytes) -> FixedPoint:  # noqa: ARG002
         """The summed steps."""
         expect_kind(payload, "grid")
-        return unpack_grid(payload.chunks, payload.length)
+        return unpack_fixed_point(payload.chunks, payload.length)
 
 
 @dataclass(frozen=True)
@@ -62,22 +62,22 @@ class Ckks:
     profile: Profile
     pool: SecretPool | None = None
     hides: bool = True
-    _secrets: Once = field(default_factory=Once, repr=False)  # clients of one process have the same
+    _secrets: SingleFlight = field(default_factory=SingleFlight, repr=False)  # clients of one process have the same
 
     @property
     def step(self) -> float:
         """The profile's."""
         return self.profile.step
 
-    def rounded(self, steps: Grid) -> Grid:
+    def rounded(self, steps: FixedPoint) -> FixedPoint:
         """On the profile's grid."""
         return rounded(self.profile, steps)
 
-    def pack(self, steps: Grid, clients: int, key: bytes) -> Payload:
+    def pack(self, steps: FixedPoint, clients: int, key: bytes) -> Payload:
         """Fresh, seeded, symmetric ciphertexts."""
         return Payload("ckks", steps.size, self._secret(key).encrypt(steps, clients))
 
-    def unpack(self, payload: Payload, key: bytes) -> Grid:
+    def unpack(self, payload: Payload, key: bytes) -> FixedPoint:
         """The decrypted sum."""
         expect_kind(payload, "ckks")
         return self._secret(key).decrypt(payload.chunks, payload.length)

@@ -17,7 +17,7 @@ VERSION = 3
 Frames = tuple[Buffer, ...]
 
 
-class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RoundId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a message belongs; both sides know it before they read the rest. Rounds count from 1."""
 
     run: str
@@ -51,10 +51,17 @@ class Aggregate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tag: bytes = b""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+class Message(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    rename={"round_id": "where"},
+):
     """Any message."""
 
-    where: Where
+    round_id: RoundId
 
 
 class Rescue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,7 +166,7 @@ class Receiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proof: bytes
 
 
-class Peek(Message, frozen=True, tag="peek"):
+class SnapshotRequest(Message, frozen=True, tag="peek"):
     """Server: asks for the model, sealed to these clients."""
 
     receivers: dict[str, Receiver]
@@ -172,7 +179,7 @@ class Snapshot(Message, frozen=True, tag="snapshot"):
     sealed: dict[str, Blob]
 
 
-class Reported(Message, frozen=True, tag="reported"):
+class ReportOnly(Message, frozen=True, tag="reported"):
     """Client: a report and nothing else; `declined` says why, where more was asked for."""
 
     report: Report
@@ -192,10 +199,10 @@ AnyMessage = (
     | Upload
     | Survivors
     | ShareSum
-    | Peek
+    | SnapshotRequest
     | Snapshot
     | Finish
-    | Reported
+    | ReportOnly
     | Ended
 )
 primed(AnyMessage)
@@ -248,15 +255,15 @@ def _unpacked(frames: Sequence[Buffer], kind: Any) -> Any:
     return message
 
 
-def expect(message: Message, kind: type[Some], where: Where) -> Some:
+def expect(message: Message, kind: type[Some], round_id: RoundId) -> Some:
     """The message as the kind that is due; refuses one of another kind, run, round, length or method."""
     if not isinstance(message, kind):
         raise ProtocolError(f"{kind.__name__} was expected, {type(message).__name__} came")
-    if message.where != where:
+    if message.round_id != round_id:
         wrong = [
-            f"{name} {getattr(where, name)!r} was expected, {getattr(message.where, name)!r} came"
-            for name in Where.__struct_fields__
-            if getattr(where, name) != getattr(message.where, name)
+            f"{name} {getattr(round_id, name)!r} was expected, {getattr(message.round_id, name)!r} came"
+            for name in RoundId.__struct_fields__
+            if getattr(round_id, name) != getattr(message.round_id, name)
         ]
         raise ProtocolError(f"{kind.__name__} does not belong here: {'; '.join(wrong)}")
     return message
@@ -286,10 +293,10 @@ def _blobs(message: Message) -> Iterator[tuple[str, Blob]]:
         case Snapshot():
             yield from (("snapshot", blob) for blob in message.sealed.values())
         case Begin() | Finish():
-            yield from _news_blobs(message)
+            yield from _aggregate_blobs(message)
 
 
-def _news_blobs(message: Begin | Finish) -> Iterator[tuple[str, Blob]]:
+def _aggregate_blobs(message: Begin | Finish) -> Iterator[tuple[str, Blob]]:
     if message.rescue is not None:
         yield "snapshot", message.rescue.sealed
     for aggregate in message.aggregates:

@@ -7,13 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from paraaegis.protocol.messages import Where
+from paraaegis.protocol.messages import RoundId
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.seeds import Purpose, stream
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunParameters:
     """A run's public parameters. `evaluators` report every round, also when they are not sampled."""
 
     run: str
@@ -34,9 +34,9 @@ class Plan:
     participations: int = 0  # rounds that a client is drawn for at most; 0: any
     evaluators: tuple[str, ...] = ()
 
-    def where(self, number: int, attempt: int = 0) -> Where:
+    def round_id(self, number: int, attempt: int = 0) -> RoundId:
         """The address of a round's messages."""
-        return Where(self.run, self.method, self.length, number, attempt)
+        return RoundId(self.run, self.method, self.length, number, attempt)
 
     def k(self, number: int) -> int:
         """How many values are inside in this round."""

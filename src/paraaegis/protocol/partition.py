@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from paraaegis.errors import UpdateError
 from paraaegis.fixed_point import slices
-from paraaegis.parallel import each
+from paraaegis.parallel import parallel_map
 from paraaegis.types import Mask, Order, Places
 
 Number = TypeVar("Number", bound=np.generic)
@@ -31,16 +31,16 @@ class Partition:
     def of(cls, elected: Mask, order: Order) -> Partition:
         """From the elected positions and the secret order that they are positions of."""
         inside = np.zeros(order.size, dtype=np.bool_)
-        counts = each(lambda _, where: np.count_nonzero(~elected[where]), slices(order.size))
+        counts = parallel_map(lambda _, span: np.count_nonzero(~elected[span]), slices(order.size))
         ends = np.cumsum(counts, dtype=np.int64)
         travel = np.empty(ends[-1] if counts else 0, dtype=order.dtype)
 
-        def place(index: int, where: slice) -> None:
-            part, chosen = order[where], elected[where]
+        def place(index: int, span: slice) -> None:
+            part, chosen = order[span], elected[span]
             inside[part[chosen]] = True
             travel[ends[index] - counts[index] : ends[index]] = part[~chosen]
 
-        each(place, slices(order.size))
+        parallel_map(place, slices(order.size))
         return cls(inside, travel)
 
     @property
@@ -54,18 +54,18 @@ class Partition:
             raise UpdateError(f"an update of {self.inside.size} values was expected, got {vector.size}")
         outside = np.empty_like(vector)
 
-        def part(_: int, where: slice) -> NDArray[Number]:
-            np.copyto(outside[where], vector[where])
-            outside[where][self.inside[where]] = 0
-            return vector[where][self.inside[where]]
+        def part(_: int, span: slice) -> NDArray[Number]:
+            np.copyto(outside[span], vector[span])
+            outside[span][self.inside[span]] = 0
+            return vector[span][self.inside[span]]
 
-        parts = each(part, slices(vector.size))
+        parts = parallel_map(part, slices(vector.size))
         return np.concatenate(parts) if parts else vector[:0], outside
 
     def travelling(self, values: NDArray[Number]) -> NDArray[Number]:
         """The values outside, in the secret order."""
         out = np.empty(self.travel.size, dtype=values.dtype)
-        each(lambda _, where: np.take(values, self.travel[where], out=out[where], mode="clip"), slices(out.size))
+        parallel_map(lambda _, span: np.take(values, self.travel[span], out=out[span], mode="clip"), slices(out.size))
         return out
 
     def merge(self, inside: NDArray[Number], travelled: NDArray[Number] | None) -> NDArray[Number]:
@@ -79,10 +79,10 @@ class Partition:
         vector = np.zeros(self.inside.size, dtype=kind)
         if travelled is not None:
 
-            def place(_: int, where: slice) -> None:
-                vector[self.travel[where]] = travelled[where]
+            def place(_: int, span: slice) -> None:
+                vector[self.travel[span]] = travelled[span]
 
-            each(place, slices(self.travel.size))
+            parallel_map(place, slices(self.travel.size))
         vector[self.inside] = inside
         return vector
 
@@ -91,8 +91,8 @@ def places_of(order: Order) -> Places:
     """The position of each parameter in an order."""
     places = np.empty_like(order)
 
-    def place(_: int, where: slice) -> None:
-        places[order[where]] = np.arange(where.start, where.stop)
+    def place(_: int, span: slice) -> None:
+        places[order[span]] = np.arange(span.start, span.stop)
 
-    each(place, slices(order.size))
+    parallel_map(place, slices(order.size))
     return places

@@ -15,23 +15,23 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.crypto.lwe import Cover
+from paraaegis.crypto.lwe import LweMask
 from paraaegis.errors import ProtocolError, UpdateError
-from paraaegis.fixed_point import grid_of
-from paraaegis.parallel import soon
+from paraaegis.fixed_point import fixed_point_of
+from paraaegis.parallel import in_background
 from paraaegis.privacy.gaussian import Gaussian, Noise
 from paraaegis.privacy.ledger import Exposure, Seen
-from paraaegis.protocol.encodings import Carrier
+from paraaegis.protocol.encodings import Encoding
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.sums import expect_kind, expect_length
-from paraaegis.types import Grid, Payload, Vector
+from paraaegis.types import FixedPoint, Payload, Vector
 
-Ahead: TypeAlias = Noise | Cover | None  # what of an upload is made before its update is known
+Ahead: TypeAlias = Noise | LweMask | None  # what of an upload is made before its update is known
 LEAST_NOISE = 2.0  # steps: shares of less would not add up to the sum's noise once each is rounded
 
 
 @dataclass(frozen=True)
-class Sight:
+class RevealContext:
     """What an aggregate is read with: its round, how many may be in it, the heaviest client's n_i/W, the partition."""
 
     number: int
@@ -43,7 +43,7 @@ class Sight:
 
 
 @dataclass(frozen=True)
-class Turn(Sight):
+class UploadContext(RevealContext):
     """What an upload is made with, in addition to that: this client's n_i/W, its noise and, for shares, who gets one.
 
     `ahead`: what its half makes while the client trains. Nothing else may draw from `rng` before it is there.
@@ -74,7 +74,7 @@ class Protected:
     """
 
     payload: Payload
-    parts: tuple[Grid, ...]
+    parts: tuple[FixedPoint, ...]
     kept: Vector | None = None
     shares: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
@@ -85,58 +85,60 @@ class Revealed(NamedTuple):
     `worth` is what a grid step of it is worth in steps of the update.
     """
 
-    steps: Grid
-    parts: tuple[Grid, ...]
+    steps: FixedPoint
+    parts: tuple[FixedPoint, ...]
     worth: float = 1.0
 
 
 @dataclass(frozen=True)
-class Guard:
+class Mechanism:
     """Perturb, weigh, round, carry. With `feedback`, what clipping cut off is kept for the next round.
 
     Noise is this client's alone or, with a `quorum`, shared: the sum over it carries the noise for the heaviest
     client, though `colluders` take theirs off.
     """
 
-    carrier: Carrier
+    encoding: Encoding
     gaussian: Gaussian | None = None
     feedback: bool = False
     quorum: int = 0
     colluders: int = 0
 
-    def noise(self, turn: Turn, length: int) -> Noise | None:
+    def noise(self, context: UploadContext, length: int) -> Noise | None:
         """What it will add to so many values, drawn now; None where it adds nothing."""
-        if self.gaussian is None or self.gaussian.sigmas[turn.number - 1] == 0:
+        if self.gaussian is None or self.gaussian.sigmas[context.number - 1] == 0:
             return None
-        noise = Noise(turn.rng)
+        noise = Noise(context.rng)
         noise.draw(length)
         return noise
 
-    def steps(self, values: Vector, turn: Turn, noise: Noise) -> Grid:
+    def steps(self, values: Vector, context: UploadContext, noise: Noise) -> FixedPoint:
         """What this guard sends, in whole grid steps on the carrier's own grid."""
         if self.gaussian is None:
-            return self.carrier.rounded(grid_of(lambda _, where: values[where], values.size, turn.weight))
-        share = self._share(turn)
-        sigma = turn.weight * share * self.gaussian.sigmas[turn.number - 1]
-        if self.quorum and 0 < sigma < LEAST_NOISE * self.carrier.step:
+            return self.encoding.rounded(fixed_point_of(lambda _, span: values[span], values.size, context.weight))
+        share = self._share(context)
+        sigma = context.weight * share * self.gaussian.sigmas[context.number - 1]
+        if self.quorum and 0 < sigma < LEAST_NOISE * self.encoding.step:
             raise UpdateError(
-                f"a share of the noise of σ = {sigma:.3g} would be rounded away in steps of {self.carrier.step:.3g}; "
+                f"a share of the noise of σ = {sigma:.3g} would be rounded away in steps of {self.encoding.step:.3g}; "
                 "set a larger privacy.inside_clip or protect.profile = 'precise'"
             )
-        noised = self.gaussian.perturb(values, turn.number, noise, share)
-        return self.carrier.rounded(grid_of(noised, values.size, turn.weight))
+        noised = self.gaussian.perturb(values, context.number, noise, share)
+        return self.encoding.rounded(fixed_point_of(noised, values.size, context.weight))
 
-    def _share(self, turn: Turn) -> float:
+    def _share(self, context: UploadContext) -> float:
         if not self.quorum:
             return 1.0
-        if not 0 < turn.weight <= turn.heaviest:
-            raise ProtocolError(f"a weight of {turn.weight:.4g} is outside (0, {turn.heaviest:.4g}], the heaviest")
-        return turn.heaviest / turn.weight / math.sqrt(self.quorum - self.colluders)
+        if not 0 < context.weight <= context.heaviest:
+            raise ProtocolError(
+                f"a weight of {context.weight:.4g} is outside (0, {context.heaviest:.4g}], the heaviest"
+            )
+        return context.heaviest / context.weight / math.sqrt(self.quorum - self.colluders)
 
     def exposure(self, what: str) -> Exposure:
         """Who sees what of the values that this guard sends."""
         inner: Seen = "clear" if self.gaussian is None else "noised"
-        server: Seen = "hidden" if self.carrier.hides else inner
+        server: Seen = "hidden" if self.encoding.hides else inner
         return Exposure(what, server, inner, self.gaussian, self.quorum, self.colluders)
 
     def kept(self, values: Vector) -> Vector | None:
@@ -161,45 +163,47 @@ class ClientHalf(Protocol):
     def exposures(self) -> tuple[Exposure, ...]:
         """Who sees what of each part of an update."""
 
-    def ahead(self, turn: Turn, length: int) -> Ahead:
-        """What of an upload of so many values does not depend on the update, for `Turn.ready`; None: nothing."""
+    def ahead(self, context: UploadContext, length: int) -> Ahead:
+        """What of an upload of so many values does not depend on the update, for `ready`; None: nothing."""
 
-    def protect(self, update: Vector, turn: Turn) -> Protected:
+    def protect(self, update: Vector, context: UploadContext) -> Protected:
         """What of this update leaves the client."""
 
-    def reveal(self, aggregate: Payload, sight: Sight) -> Revealed:
+    def reveal(self, aggregate: Payload, context: RevealContext) -> Revealed:
         """The sum of all clients' weighted updates."""
 
 
 @dataclass(frozen=True)
-class Whole:
+class Unsplit:
     """One guard for the whole update; no vote."""
 
-    guard: Guard
+    mechanism: Mechanism
     votes: bool = False
 
     @property
     def withholds(self) -> bool:
         """See ClientHalf."""
-        return self.guard.feedback
+        return self.mechanism.feedback
 
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """See ClientHalf."""
-        return (self.guard.exposure("update"),)
+        return (self.mechanism.exposure("update"),)
 
-    def ahead(self, turn: Turn, length: int) -> Noise | None:
+    def ahead(self, context: UploadContext, length: int) -> Noise | None:
         """See ClientHalf."""
-        return self.guard.noise(turn, length)
+        return self.mechanism.noise(context, length)
 
-    def protect(self, update: Vector, turn: Turn) -> Protected:
+    def protect(self, update: Vector, context: UploadContext) -> Protected:
         """See ClientHalf."""
-        steps = self.guard.steps(update, turn, turn.noise())
-        return Protected(self.guard.carrier.pack(steps, turn.clients, turn.step), (steps,), self.guard.kept(update))
+        steps = self.mechanism.steps(update, context, context.noise())
+        return Protected(
+            self.mechanism.encoding.pack(steps, context.clients, context.step), (steps,), self.mechanism.kept(update)
+        )
 
-    def reveal(self, aggregate: Payload, sight: Sight) -> Revealed:
+    def reveal(self, aggregate: Payload, context: RevealContext) -> Revealed:
         """See ClientHalf."""
-        steps = self.guard.carrier.unpack(aggregate, sight.step)
+        steps = self.mechanism.encoding.unpack(aggregate, context.step)
         return Revealed(steps, (steps,))
 
 
@@ -207,8 +211,8 @@ class Whole:
 class Parallel:
     """The paper's protector: one guard inside the partition, one outside. Without an outside guard it is withheld."""
 
-    inside: Guard
-    outside: Guard | None
+    inside: Mechanism
+    outside: Mechanism | None
     votes: bool = True
 
     @property
@@ -222,37 +226,39 @@ class Parallel:
         inside = self.inside.exposure("inside")
         return (inside,) if self.outside is None else (inside, self.outside.exposure("outside"))
 
-    def ahead(self, turn: Turn, length: int) -> Noise | None:
+    def ahead(self, context: UploadContext, length: int) -> Noise | None:
         """See ClientHalf."""
-        return None if self.outside is None else self.outside.noise(turn, length)
+        return None if self.outside is None else self.outside.noise(context, length)
 
-    def protect(self, update: Vector, turn: Turn) -> Protected:
+    def protect(self, update: Vector, context: UploadContext) -> Protected:
         """See ClientHalf. Lines 13 to 16 of Algorithm 1."""
-        partition, noise = _partition(turn.partition), turn.noise()
+        partition, noise = _partition(context.partition), context.noise()
         inside, outside = partition.split(update)
-        inside_steps = self.inside.steps(inside, turn, Noise(turn.rng))
-        packing = soon(lambda: self.inside.carrier.pack(inside_steps, turn.clients, turn.step))  # meanwhile the outside
+        inside_steps = self.inside.steps(inside, context, Noise(context.rng))
+        packing = in_background(
+            lambda: self.inside.encoding.pack(inside_steps, context.clients, context.step)
+        )  # meanwhile the outside
         kept: Vector | None = outside
-        parts: tuple[Grid, ...] = (inside_steps,)
+        parts: tuple[FixedPoint, ...] = (inside_steps,)
         rest: tuple[Payload, ...] = ()
         if self.outside is not None:
-            travelling = partition.travelling(self.outside.steps(outside, turn, noise))
+            travelling = partition.travelling(self.outside.steps(outside, context, noise))
             parts = (inside_steps, travelling)
-            rest = (self.outside.carrier.pack(travelling, turn.clients, turn.step),)
+            rest = (self.outside.encoding.pack(travelling, context.clients, context.step),)
             kept = self.outside.kept(outside)
         if (cut := self.inside.kept(inside)) is not None:
             kept = np.zeros_like(update) if kept is None else kept
             kept[partition.inside] = cut
         return Protected(Payload("parallel", update.size, parts=(packing.result(), *rest)), parts, kept)
 
-    def reveal(self, aggregate: Payload, sight: Sight) -> Revealed:
+    def reveal(self, aggregate: Payload, context: RevealContext) -> Revealed:
         """See ClientHalf. Lines 20 and 21 of Algorithm 1."""
-        partition = _partition(sight.partition)
+        partition = _partition(context.partition)
         expect_kind(aggregate, "parallel", 1 if self.outside is None else 2)
         for part, count in zip(aggregate.parts, partition.counts, strict=False):
             expect_length(part, count)
-        inside = self.inside.carrier.unpack(aggregate.parts[0], sight.step)
-        outside = None if self.outside is None else self.outside.carrier.unpack(aggregate.parts[1], sight.step)
+        inside = self.inside.encoding.unpack(aggregate.parts[0], context.step)
+        outside = None if self.outside is None else self.outside.encoding.unpack(aggregate.parts[1], context.step)
         return Revealed(partition.merge(inside, outside), (inside,) if outside is None else (inside, outside))
 
 

@@ -20,7 +20,7 @@ from paraaegis.protocol.messages import (
     Message,
     OneTimeKey,
     Report,
-    Reported,
+    ReportOnly,
     Rescue,
     Upload,
     expect,
@@ -28,8 +28,8 @@ from paraaegis.protocol.messages import (
     sizes,
     unpack,
 )
-from paraaegis.protocol.parameters import Plan
-from paraaegis.protocol.state import Line, ServerState
+from paraaegis.protocol.parameters import RunParameters
+from paraaegis.protocol.state import RoundRecord, ServerState
 from paraaegis.protocol.sums import ServerHalf, Sum
 from paraaegis.types import Blob, Payload
 
@@ -54,24 +54,26 @@ class Reply:
 ENDED = "ended the run, because a check of what the server passed on failed"
 BELIEFS = "models, secret orders, rosters, sample counts, elected positions or past rounds"
 Keep = Callable[[Aggregate], Aggregate]
-Item = Exchange | Line | ServerState | None
+Item = Exchange | RoundRecord | ServerState | None
 Steps = Generator[Item, Reply | None, None]
 Asked = Generator[Item, Reply | None, list[str]]
 
 
-class Desk:
+class RoundServer:
     """Built from public parameters alone; holds no key and no model.
 
     `keep` is given each round's aggregate and returns the same, put away somewhere cheaper than memory.
     """
 
-    def __init__(self, plan: Plan, half: ServerHalf, state: ServerState, keep: Keep = lambda past: past) -> None:
-        self.plan, self.half, self.state, self._keep = plan, half, state, keep
+    def __init__(
+        self, parameters: RunParameters, half: ServerHalf, state: ServerState, keep: Keep = lambda past: past
+    ) -> None:
+        self.parameters, self.half, self.state, self._keep = parameters, half, state, keep
         self.silent: set[str] = set()  # who did not answer when it was last asked
         self.doubtful: set[str] = set()  # who answered with an error: what it has is asked again
         self.told: dict[str, tuple[int, int]] = {}  # the round in which a client said which round's vote it knows
         self.rescues: dict[str, Rescue] = {}
-        self.onces: dict[str, OneTimeKey] = {}  # one-time keys that a peer's model is sealed to
+        self.one_time_keys: dict[str, OneTimeKey] = {}  # one-time keys that a peer's model is sealed to
         self.keyless: set[str] = set()  # who has no keys of this run and needs a model that brings them
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}
@@ -81,20 +83,20 @@ class Desk:
         """The weights of all enrolled clients."""
         return list(self.state.weights.values())
 
-    def open_line(self, number: int) -> Line:
+    def open_record(self, number: int) -> RoundRecord:
         """The line of a round that begins now."""
         self._started = time.perf_counter()
-        elected = self.plan.k(number) if self.half.votes else 0
-        ratio, out = self.plan.schedule.ratio_at(number), dict.fromkeys(self.state.ended, ENDED)
-        return Line(round=number, ratio=ratio, elected=elected, dropped=out)
+        elected = self.parameters.k(number) if self.half.votes else 0
+        ratio, out = self.parameters.schedule.ratio_at(number), dict.fromkeys(self.state.ended, ENDED)
+        return RoundRecord(round=number, ratio=ratio, elected=elected, dropped=out)
 
-    def ask(self, line: Line, messages: Mapping[str, Message], take: Callable[[str, Message], None]) -> Asked:
+    def ask(self, record: RoundRecord, messages: Mapping[str, Message], take: Callable[[str, Message], None]) -> Asked:
         """One exchange. Returns who answered well; who did not is named in the line, with the reason."""
         packed = {id(message): pack(message) for message in messages.values()}
         frames = {client: packed[id(message)] for client, message in messages.items()}
         for client, message in messages.items():
             # A Begin brings the aggregate of the round before it, and is counted there.
-            paying = (self.state.pending or line) if isinstance(message, Begin) else line
+            paying = (self.state.pending or record) if isinstance(message, Begin) else record
             _count_into(paying.bytes_down, sizes(message, frames[client]))
         waiting, answered = set(messages), []
         reply = yield Exchange(frames)
@@ -102,7 +104,7 @@ class Desk:
             if reply.client in waiting:
                 waiting.discard(reply.client)
                 (self.silent.add if reply.lost else self.silent.discard)(reply.client)
-                if self._take(line, reply, take):
+                if self._take(record, reply, take):
                     answered.append(reply.client)
                 elif not reply.lost:
                     self.doubtful.add(reply.client)
@@ -110,34 +112,34 @@ class Desk:
                 break
             reply = yield None
         self.silent |= waiting
-        line.dropped.update(dict.fromkeys(sorted(waiting), "did not answer in time"))
-        return sorted(answered, key=self.plan.clients.index)
+        record.dropped.update(dict.fromkeys(sorted(waiting), "did not answer in time"))
+        return sorted(answered, key=self.parameters.clients.index)
 
-    def _take(self, line: Line, reply: Reply, take: Callable[[str, Message], None]) -> bool:
+    def _take(self, record: RoundRecord, reply: Reply, take: Callable[[str, Message], None]) -> bool:
         start = time.perf_counter()
         try:
             if reply.error:
                 raise ProtocolError(reply.error)
             message = unpack(reply.frames)
-            _count_into(line.bytes_up, sizes(message, reply.frames))
+            _count_into(record.bytes_up, sizes(message, reply.frames))
             if isinstance(message, Ended):
                 self._end(reply.client)
             take(reply.client, message)
         except (DriftError, LostTrustError):
             raise
         except (ProtocolError, CryptoError) as error:
-            line.dropped[reply.client] = str(error)
+            record.dropped[reply.client] = str(error)
             return False
         finally:
-            line.seconds["combine"] = line.seconds.get("combine", 0.0) + time.perf_counter() - start
+            record.seconds["combine"] = record.seconds.get("combine", 0.0) + time.perf_counter() - start
         return True
 
     def _end(self, client: str) -> None:
         if client not in self.state.ended:
             self.state.ended.append(client)
-        if len(self.plan.clients) - len(self.state.ended) < self.plan.quorum:
+        if len(self.parameters.clients) - len(self.state.ended) < self.parameters.quorum:
             raise LostTrustError(
-                f"{', '.join(sorted(self.state.ended))} {ENDED}; fewer than {self.plan.quorum} clients "
+                f"{', '.join(sorted(self.state.ended))} {ENDED}; fewer than {self.parameters.quorum} clients "
                 "are left. Find out who changed a message or a sum"
             )
         raise ProtocolError(ENDED)
@@ -161,34 +163,34 @@ class Desk:
         uploads[client] = msgspec.structs.replace(upload, payload=Payload(upload.payload.kind, 0))
         self.note(client, upload.report)
 
-    def reported(self, line: Line, client: str, reply: Message, member: bool) -> bool:
+    def reported(self, record: RoundRecord, client: str, reply: Message, member: bool) -> bool:
         """Take a report where no more was asked for, or where a member declines to take part. False: it is more."""
-        if member and not isinstance(reply, Reported):
+        if member and not isinstance(reply, ReportOnly):
             return False
-        message = expect(reply, Reported, self.plan.where(line.round, self.state.attempt))
+        message = expect(reply, ReportOnly, self.parameters.round_id(record.round, self.state.attempt))
         if member != bool(message.declined):
             raise ProtocolError(f"{client} was {'' if member else 'not '}asked to train, got {message.declined!r}")
         if member:
-            line.declined[client] = message.declined
+            record.declined[client] = message.declined
         self.note(client, message.report)
         return True
 
-    def stop(self, line: Line, counted: list[str]) -> bool:
+    def stop(self, record: RoundRecord, counted: list[str]) -> bool:
         """Whether the run ends before this round because too few are willing to take part in it."""
-        if not line.declined or len(counted) >= self.plan.quorum:
+        if not record.declined or len(counted) >= self.parameters.quorum:
             return False
-        first = min(line.declined, key=self.plan.clients.index)
-        self.state.stopped = f"round {line.round}: {line.declined[first]}"
+        first = min(record.declined, key=self.parameters.clients.index)
+        self.state.stopped = f"round {record.round}: {record.declined[first]}"
         return True
 
     def combine(
-        self, line: Line, total: Sum, counted: list[str], elected: Blob | None, uploads: Mapping[str, Upload]
+        self, record: RoundRecord, total: Sum, counted: list[str], elected: Blob | None, uploads: Mapping[str, Upload]
     ) -> None:
         """Line 18 of Algorithm 1: close the sum and add up its tags, or abort the round where too few are left."""
         start = time.perf_counter()
-        number, attempt = line.round, self.state.attempt
+        number, attempt = record.round, self.state.attempt
         aggregate = Aggregate(number, attempt)
-        if len(counted) >= self.plan.quorum:
+        if len(counted) >= self.parameters.quorum:
             aggregate = Aggregate(
                 number,
                 attempt,
@@ -198,44 +200,44 @@ class Desk:
                 tuple(uploads[client].nonce for client in counted),
                 add_tags(uploads[client].tag for client in counted),
             )
-            line.clients = counted
+            record.clients = counted
         now = time.perf_counter()
-        line.seconds["combine"] = line.seconds.get("combine", 0.0) + now - start
-        line.seconds["wall"] = now - self._started
+        record.seconds["combine"] = record.seconds.get("combine", 0.0) + now - start
+        record.seconds["wall"] = now - self._started
         for phase in ("train", "vote", "protect"):
-            self._mean_into(line, phase, self._reports)
+            self._mean_into(record, phase, self._reports)
         self._reports = {}
-        self._remember(line, aggregate)
+        self._remember(record, aggregate)
 
-    def _remember(self, line: Line, aggregate: Aggregate) -> None:
+    def _remember(self, record: RoundRecord, aggregate: Aggregate) -> None:
         state = self.state
-        state.number, state.pending = line.round, line
-        oldest = max(min(state.seen.values()), line.round - self.plan.history)
+        state.number, state.pending = record.round, record
+        oldest = max(min(state.seen.values()), record.round - self.parameters.history)
         state.history = [past for past in state.history if past.number > oldest] + [self._keep(aggregate)]
 
-    def conclude(self, answered: list[str], applied: int) -> Iterator[Line]:
+    def conclude(self, answered: list[str], applied: int) -> Iterator[RoundRecord]:
         """Give out the line of round `applied`, now that those who answered have applied it."""
         self.state.seen.update(dict.fromkeys(answered, applied))
-        line, self.state.pending = self.state.pending, None
-        if line is None:
+        record, self.state.pending = self.state.pending, None
+        if record is None:
             return
         reports = {client: self._reports[client] for client in answered if client in self._reports}
         for phase in ("reveal", "evaluate"):
-            self._mean_into(line, phase, reports)
+            self._mean_into(record, phase, reports)
         measured = {client: found[0].metrics for client, found in reports.items() if found[0].metrics}
         for name in sorted({name for metrics in measured.values() for name in metrics}):
             found = {client: metrics[name] for client, metrics in measured.items() if name in metrics}
             weight = sum(self.state.weights[client] for client in found)
-            line.metrics[name] = sum(value * self.state.weights[client] / weight for client, value in found.items())
+            record.metrics[name] = sum(value * self.state.weights[client] / weight for client, value in found.items())
         self.state.lines += 1
-        yield line
+        yield record
 
-    def _mean_into(self, line: Line, phase: str, reports: Mapping[str, list[Report]]) -> None:
+    def _mean_into(self, record: RoundRecord, phase: str, reports: Mapping[str, list[Report]]) -> None:
         """The mean over clients of what they say that they spent in this phase."""
         told = [report.seconds.get(phase, math.nan) for found in reports.values() for report in found]
         spent = [seconds for seconds in told if math.isfinite(seconds)]
         if spent:
-            line.seconds[phase] = sum(spent) / len(spent)
+            record.seconds[phase] = sum(spent) / len(spent)
 
 
 def same(values: Mapping[str, str], what: str, wanted: str | None = None) -> None:

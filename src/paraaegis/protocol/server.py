@@ -10,41 +10,41 @@ from collections.abc import Callable, Iterator, Sequence
 from paraaegis.errors import ProtocolError
 from paraaegis.protocol.catch_up import counts, missed, proofs, ready, rescue, roll_call, welcome
 from paraaegis.protocol.lwe_round import serve_lwe_round
-from paraaegis.protocol.messages import Finish, Hello, Message, Reported, RollCall, expect
+from paraaegis.protocol.messages import Finish, Hello, Message, ReportOnly, RollCall, expect
 from paraaegis.protocol.round import serve_round
-from paraaegis.protocol.round_server import Desk, Exchange, Item, Reply, Steps
-from paraaegis.protocol.state import Line, ServerState
+from paraaegis.protocol.round_server import Exchange, Item, Reply, RoundServer, Steps
+from paraaegis.protocol.state import RoundRecord, ServerState
 
 
-def serve(desk: Desk, over: bool = False) -> Steps:
+def serve(server: RoundServer, over: bool = False) -> Steps:
     """All rounds, or what is left of them; `over`: only the last model, for clients that were away at the end."""
-    plan, state = desk.plan, desk.state
+    parameters, state = server.parameters, server.state
     if over:
         late = state.late
-        yield from _roll_call(desk, late, 1)
-        yield from _finish(desk, late, 1)
+        yield from _roll_call(server, late, 1)
+        yield from _finish(server, late, 1)
         return
-    yield from _roll_call(desk, plan.clients, plan.quorum if state.weights else len(plan.clients))
+    yield from _roll_call(server, parameters.clients, parameters.quorum if state.weights else len(parameters.clients))
     state.stopped = ""
-    for number in range(state.number + 1, plan.rounds + 1):
-        yield from serve_lwe_round(desk, number) if desk.half.shares else serve_round(desk, number)
+    for number in range(state.number + 1, parameters.rounds + 1):
+        yield from serve_lwe_round(server, number) if server.half.shares else serve_round(server, number)
         if state.stopped:
             break
         yield state
-    yield from _finish(desk, plan.clients, plan.quorum)
+    yield from _finish(server, parameters.clients, parameters.quorum)
 
 
-def _roll_call(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
+def _roll_call(server: RoundServer, clients: Sequence[str], enough: int) -> Steps:
     """Everyone must have the same configuration, first model and keys."""
-    where, state = desk.plan.where(0), desk.state
+    round_id, state = server.parameters.round_id(0), server.state
     clients = [client for client in clients if client not in state.ended]
     hellos: dict[str, Hello] = {}
-    line = Line(round=0, ratio=0, elected=0)
+    record = RoundRecord(round=0, ratio=0, elected=0)
 
     def take(client: str, reply: Message) -> None:
-        hellos[client] = expect(reply, Hello, where)
+        hellos[client] = expect(reply, Hello, round_id)
 
-    yield from desk.ask(line, dict.fromkeys(clients, roll_call(desk)), take)
+    yield from server.ask(record, dict.fromkeys(clients, roll_call(server)), take)
     for _ in range(0 if state.weights else len(hellos)):  # at first they agree on which run of their keys it is
         first = max(hellos.values(), key=lambda hello: hello.root)
         behind = [client for client, hello in hellos.items() if hello.root < first.root]
@@ -52,49 +52,52 @@ def _roll_call(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
             break
         for client in behind:
             del hellos[client]
-        further = RollCall(where=where, root=first.root, joined=first.joined)
-        yield from desk.ask(line, dict.fromkeys(behind, further), take)
+        further = RollCall(round_id=round_id, root=first.root, joined=first.joined)
+        yield from server.ask(record, dict.fromkeys(behind, further), take)
     if len(hellos) < min(enough, len(clients)):
-        missing = "; ".join(f"{client}: {why}" for client, why in line.dropped.items())
+        missing = "; ".join(f"{client}: {why}" for client, why in record.dropped.items())
         raise ProtocolError(f"not everyone joined: {missing}")
-    welcome(desk, {client: hellos[client] for client in clients if client in hellos})
+    welcome(server, {client: hellos[client] for client in clients if client in hellos})
 
 
-def _finish(desk: Desk, clients: Sequence[str], enough: int) -> Steps:
+def _finish(server: RoundServer, clients: Sequence[str], enough: int) -> Steps:
     """Hand out the last aggregates, take the last metrics."""
-    last = desk.state.number
+    last = server.state.number
     if last == 0:  # nobody took part in anything
-        yield desk.state
+        yield server.state
         return
-    where, clients = desk.plan.where(last), [client for client in clients if client not in desk.state.ended]
+    round_id, clients = (
+        server.parameters.round_id(last),
+        [client for client in clients if client not in server.state.ended],
+    )
 
     def take(client: str, reply: Message) -> None:
-        desk.note(client, expect(reply, Reported, where).report)
+        server.note(client, expect(reply, ReportOnly, round_id).report)
 
-    line = desk.state.pending or Line(round=last, ratio=0, elected=0)
-    yield from rescue(desk, line, where, clients)
+    record = server.state.pending or RoundRecord(round=last, ratio=0, elected=0)
+    yield from rescue(server, record, round_id, clients)
     finishes: dict[str, Message] = {
         client: Finish(
-            where=where,
-            aggregates=missed(desk, client),
-            counts=counts(desk, client),
-            proofs=proofs(desk, client),
-            rescue=desk.rescues.get(client),
+            round_id=round_id,
+            aggregates=missed(server, client),
+            counts=counts(server, client),
+            proofs=proofs(server, client),
+            rescue=server.rescues.get(client),
         )
-        for client in ready(desk, line, clients)
+        for client in ready(server, record, clients)
     }
-    answered = yield from desk.ask(line, finishes, take)
+    answered = yield from server.ask(record, finishes, take)
     if len(answered) < min(enough, len(clients)):
-        missing = "; ".join(f"{client}: {why}" for client, why in line.dropped.items())
+        missing = "; ".join(f"{client}: {why}" for client, why in record.dropped.items())
         raise ProtocolError(f"the end of the run reached {len(answered)} clients, {enough} are needed: {missing}")
-    yield from desk.conclude(answered, last)
-    yield desk.state
+    yield from server.conclude(answered, last)
+    yield server.state
 
 
 def drive(
     steps: Steps,
     carry: Callable[[Exchange], Iterator[Reply]],
-    on_line: Callable[[Line], None],
+    on_record: Callable[[RoundRecord], None],
     on_state: Callable[[ServerState], None],
 ) -> None:
     """Run a server's steps to their end over any carrier of messages."""
@@ -104,8 +107,8 @@ def drive(
             if isinstance(item, Exchange):
                 item = _carried(steps, carry(item))
                 continue
-            if isinstance(item, Line):
-                on_line(item)
+            if isinstance(item, RoundRecord):
+                on_record(item)
             elif isinstance(item, ServerState):
                 on_state(item)
             item = next(steps)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 
-class Once:
+class SingleFlight:
     """Computes a value once a key, whichever thread asks first; the others wait for it. Keeps the newest few."""
 
     def __init__(self, keep: int = 4) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.errors import ProtocolError, RunError
 from paraaegis.protocol.messages import Aggregate
-from paraaegis.protocol.protect import Turn
+from paraaegis.protocol.protect import UploadContext
 from paraaegis.types import Arrays, Mask, Vector
 
 Phase = Literal["idle", "voted", "elected", "sent", "shared", "ended"]
@@ -51,7 +51,9 @@ class ClientState:
     kept: Vector | None = None  # sent: the residual if the upload was counted
     mark: str = ""  # the fingerprint of round `number`
     elected: Mask | None = None  # sent: the elected positions of round `number`
-    turn: Turn | None = None  # voted: what the upload is made with, where the process stays; never stored
+    upload_context: UploadContext | None = (
+        None  # voted: what the upload is made with, where the process stays; never stored
+    )
 
     @property
     def keys(self) -> Ratchet:
@@ -97,10 +99,10 @@ class ClientState:
 
     @classmethod
     def _stored(cls) -> list[str]:
-        return [one.name for one in fields(cls) if one.name != "turn"]
+        return [one.name for one in fields(cls) if one.name != "upload_context"]
 
 
-class Line(msgspec.Struct, kw_only=True):
+class RoundRecord(msgspec.Struct, kw_only=True):
     """One round as it is written down: what was decided, what it cost, how good the model was after it."""
 
     round: int
@@ -129,7 +131,7 @@ class ServerState(msgspec.Struct, kw_only=True):
     seen: dict[str, int] = {}  # the last round each client has applied
     history: list[Aggregate] = []  # kept apart from the rest of the state, see encode_state
     lines: int = 0  # written so far
-    pending: Line | None = None  # the last round's line, whose metrics have not come yet
+    pending: RoundRecord | None = None  # the last round's line, whose metrics have not come yet
     stopped: str = ""  # why the run ended before its last round
     ended: list[str] = []  # clients that ended the run, because a check of what the server passed on failed
     opening: tuple[int, int] = (0, 0)  # lwe-secagg: the last round and attempt for which shares were asked

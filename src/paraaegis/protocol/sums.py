@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from paraaegis.crypto.ckks import CipherSum, Profile
 from paraaegis.crypto.pool import Pool
 from paraaegis.errors import CryptoError, ProtocolError
-from paraaegis.fixed_point import LIMIT, LIMIT_STEPS, iterate_grid, pack_grid
-from paraaegis.parallel import each
+from paraaegis.fixed_point import LIMIT, LIMIT_STEPS, iterate_fixed_point, pack_fixed_point
+from paraaegis.parallel import parallel_map
 from paraaegis.types import Payload
 
 
@@ -46,7 +46,7 @@ class ServerHalf:
     keyed: bool = True  # whether its clients share keys and authenticate what they send
 
 
-class GridSum:
+class FixedPointSum:
     """A sum of whole numbers that travel as grid steps do; `kind` tells what they are."""
 
     def __init__(self, length: int, kind: str = "grid") -> None:
@@ -63,20 +63,20 @@ class GridSum:
     def _merge(self, upload: Payload, operation: np.ufunc) -> None:
         expect_kind(upload, self._kind)
         expect_length(upload, self.values.size)
-        chunks = list(iterate_grid(upload.chunks, upload.length))
+        chunks = list(iterate_fixed_point(upload.chunks, upload.length))
         for _, steps in chunks:  # a thousand uploads within the limit cannot overflow a sum
             if steps.itemsize == 8 and not -LIMIT_STEPS <= steps.min() <= steps.max() <= LIMIT_STEPS:
                 raise ProtocolError(f"an upload's values must lie within ±{LIMIT:.0f}, got larger ones")
 
         def merge(_: int, chunk: tuple[slice, NDArray[np.signedinteger]]) -> None:
-            where, steps = chunk
-            operation(self.values[where], steps, out=self.values[where])
+            span, steps = chunk
+            operation(self.values[span], steps, out=self.values[span])
 
-        each(merge, chunks)
+        parallel_map(merge, chunks)
 
     def close(self) -> Payload:
         """See Sum."""
-        return Payload(self._kind, self.values.size, pack_grid(self.values))
+        return Payload(self._kind, self.values.size, pack_fixed_point(self.values))
 
 
 class CkksSum:
@@ -114,7 +114,7 @@ class ParallelSum:
         """See Sum: both parts at a time; where one is refused, the other is taken back."""
         self._check(upload)
         pairs = list(zip(self._parts, upload.parts, strict=True))
-        errors = each(_refusal, pairs)
+        errors = parallel_map(_refusal, pairs)
         if (error := next((error for error in errors if error is not None), None)) is not None:
             for (total, part), failed in zip(pairs, errors, strict=True):
                 if failed is None:

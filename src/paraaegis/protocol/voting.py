@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.fixed_point import slices
-from paraaegis.parallel import each
+from paraaegis.parallel import parallel_map
 from paraaegis.types import Blob, Mask, Places, Vector
 
 Strategy = Callable[[Vector, int, np.random.Generator], Mask]
@@ -57,13 +57,13 @@ def _largest(scores: NDArray[np.float32], k: int) -> Mask:
 def _above(scores: NDArray[Any], cut: float, k: int) -> Mask:
     mask: Mask = np.empty(scores.size, dtype=np.bool_)
 
-    def compare(_: int, where: slice) -> NDArray[np.intp]:
-        np.greater(scores[where], cut, out=mask[where])
-        equal: NDArray[np.intp] = np.flatnonzero(scores[where] == cut)
-        equal += where.start
+    def compare(_: int, span: slice) -> NDArray[np.intp]:
+        np.greater(scores[span], cut, out=mask[span])
+        equal: NDArray[np.intp] = np.flatnonzero(scores[span] == cut)
+        equal += span.start
         return equal
 
-    ties = np.concatenate(each(compare, slices(scores.size)))
+    ties = np.concatenate(parallel_map(compare, slices(scores.size)))
     mask[ties[: k - int(np.count_nonzero(mask))]] = True
     return mask
 
@@ -130,22 +130,26 @@ class Tally:
         else:
             chosen = _mask(ballot, self.k, self.length)
 
-            def count(_: int, where: slice) -> None:
-                self.counts[where] += chosen[where]
+            def count(_: int, span: slice) -> None:
+                self.counts[span] += chosen[span]
 
-            each(count, slices(self.length))
+            parallel_map(count, slices(self.length))
         self.ballots += 1
 
     def elect(self) -> Mask:
         """The k positions with most votes. Ties go to the lower position, which is fair: the order is random."""
         if self.k in (0, self.length):
             return np.full(self.length, self.k > 0)
-        parts = each(lambda _, where: np.bincount(self.counts[where], minlength=self.ballots + 1), slices(self.length))
+        parts = parallel_map(
+            lambda _, span: np.bincount(self.counts[span], minlength=self.ballots + 1), slices(self.length)
+        )
         least = np.sum(parts, axis=0)[::-1].cumsum()[::-1]  # least[c]: positions with ≥ c votes
         cut = int(np.flatnonzero(least >= self.k)[-1])
         return _above(self.counts, cut, self.k)
 
     def agreement(self, elected: Mask) -> float:
         """The share of votes that fell on elected positions: 1 if all clients voted alike."""
-        fell = each(lambda _, where: int(self.counts[where][elected[where]].sum(dtype=np.int64)), slices(self.length))
+        fell = parallel_map(
+            lambda _, span: int(self.counts[span][elected[span]].sum(dtype=np.int64)), slices(self.length)
+        )
         return sum(fell) / max(1, self.k * self.ballots)

@@ -12,7 +12,7 @@ from paraaegis.comparisons.preset import split_name
 from paraaegis.config import Config
 from paraaegis.errors import ParaAegisError, RunError
 from paraaegis.privacy.guarantee import Guarantee
-from paraaegis.protocol.state import Line
+from paraaegis.protocol.state import RoundRecord
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.guarantees import spending
 from paraaegis.runs.run import Result, bytes_a_client, read_done, summarise
@@ -23,7 +23,7 @@ class Run:
     """One complete run. Its label is its folder's name, in a comparison without what all have in common."""
 
     config: Config
-    lines: list[Line]
+    records: list[RoundRecord]
     result: Result
     guarantees: list[Guarantee]
     name: str  # its folder's
@@ -73,10 +73,10 @@ class Run:
     @property
     def length(self) -> int:
         """Values in the model, as far as the lines tell; 0 where they do not."""
-        line = next((line for line in self.lines if line.clients), self.lines[0])
-        if line.elected and line.ratio:
-            return round(line.elected / line.ratio)
-        return line.bytes_up.get("grid", 0) // 4 // max(1, len(line.clients))
+        record = next((record for record in self.records if record.clients), self.records[0])
+        if record.elected and record.ratio:
+            return round(record.elected / record.ratio)
+        return record.bytes_up.get("grid", 0) // 4 // max(1, len(record.clients))
 
     def megabytes(self, direction: Literal["up", "down"]) -> float:
         """Of a client and round."""
@@ -142,15 +142,15 @@ def _read(path: Path, running: bool) -> Run:
     folder = RunFolder(path)
     if (config := folder.read_config()) is None:
         raise RunError("its config.toml cannot be read")
-    done, lines = read_done(folder), folder.read_lines()
+    done, records = read_done(folder), folder.read_records()
     if done is None and not running:
         raise RunError("it is not complete; the command that began it goes on with it, or says why it cannot")
-    if not lines:
+    if not records:
         raise RunError("it has no rounds yet" if running else "it has no rounds")
-    if done is not None and len(lines) != done.rounds:
-        raise RunError(f"its rounds.jsonl has {len(lines)} of {done.rounds} rounds")
+    if done is not None and len(records) != done.rounds:
+        raise RunError(f"its rounds.jsonl has {len(records)} of {done.rounds} rounds")
     guarantees = []
     if folder.ledger.exists():
         guarantees = spending(path).guarantees
     name, parent = path.resolve().name, path.resolve().parent.name
-    return Run(config, lines, done or summarise(config, folder), guarantees, name, name, parent, done is None)
+    return Run(config, records, done or summarise(config, folder), guarantees, name, name, parent, done is None)

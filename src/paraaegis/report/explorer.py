@@ -59,7 +59,7 @@ def _start(runs: Sequence[Run]) -> dict[str, Any]:
     chosen = next((run for run in voted if run.result.method == "paraaegis-feedback"), [*voted, first][0])
     protect, epsilon = chosen.config.protect, min(chosen.config.privacy.epsilon, BUDGETS[-1])
     plain = next((run for run in runs if run.result.method == "fedavg"), first)
-    train = sum(line.seconds.get("train", 0.0) for line in plain.lines) / len(plain.lines)
+    train = sum(record.seconds.get("train", 0.0) for record in plain.records) / len(plain.records)
     return {
         "here": all(run.config.engine.name == "local" for run in runs),
         "method": chosen.result.method,

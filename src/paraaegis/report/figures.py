@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from paraaegis.report.collect import Run, by_split
-from paraaegis.report.looks import OTHER, STYLES
+from paraaegis.report.styles import OTHER, STYLES
 
 Figure = dict[str, Any]
 # Static and dynamic lie close together, and so do feedback's splits.
@@ -29,15 +29,15 @@ def figures(runs: Sequence[Run]) -> dict[str, Figure]:
         found[f"Accuracy against time{beside}"] = _scatter(some, "seconds", seconds, timed=True)
         found[f"Accuracy against bytes{beside}"] = _scatter(some, "MB a client and round, up and down", both)
     found["Accuracy by round"] = _lines(
-        runs, "accuracy, %", lambda run: [100 * line.metrics.get("accuracy", float("nan")) for line in run.lines]
+        runs, "accuracy, %", lambda run: [100 * record.metrics.get("accuracy", float("nan")) for record in run.records]
     )
     found["Where the time goes"] = _phases(runs)
     found["Bytes by direction"] = _bytes(runs)
-    voting = [run for run in runs if any(line.agreement is not None for line in run.lines)]
+    voting = [run for run in runs if any(record.agreement is not None for record in run.records)]
     if voting:
-        found["Ratio by round"] = _lines(voting, "r_t, %", lambda run: [100 * line.ratio for line in run.lines])
+        found["Ratio by round"] = _lines(voting, "r_t, %", lambda run: [100 * record.ratio for record in run.records])
         found["Agreement of the votes"] = _lines(
-            voting, "votes on elected values, %", lambda run: [100 * (line.agreement or 0) for line in run.lines]
+            voting, "votes on elected values, %", lambda run: [100 * (record.agreement or 0) for record in run.records]
         )
     return found
 
@@ -102,7 +102,7 @@ def _lines(runs: Sequence[Run], label: str, values: Callable[[Run], list[float]]
             "mode": "lines+markers",
             "name": run.label,
             "legendgroup": run.result.method,
-            "x": [line.round for line in run.lines],
+            "x": [record.round for record in run.records],
             "y": values(run),
             "line": {"color": _looks(run)[0], "width": 1.5, "dash": _DASHES[_rank(runs, run) % len(_DASHES)]},
             "marker": {"size": 6, "symbol": _looks(run)[1], "color": _looks(run)[0]},
@@ -114,7 +114,7 @@ def _lines(runs: Sequence[Run], label: str, values: Callable[[Run], list[float]]
 
 def _phases(runs: Sequence[Run]) -> Figure:
     def mean(run: Run, phase: str) -> float:
-        return sum(line.seconds.get(phase, 0.0) for line in run.lines) / len(run.lines)
+        return sum(record.seconds.get(phase, 0.0) for record in run.records) / len(run.records)
 
     data = [
         _bars("combine (server)" if phase == "combine" else phase, colour, runs, [mean(run, phase) for run in runs])

@@ -11,7 +11,7 @@ from paraaegis.comparisons.table import as_markdown
 from paraaegis.report.collect import Run, by_split
 from paraaegis.report.figures import pareto
 from paraaegis.report.findings import headline, notes, over_seeds, results
-from paraaegis.report.looks import OTHER, STYLES
+from paraaegis.report.styles import OTHER, STYLES
 
 SPREAD = 30  # largest over smallest cost from which on an axis is logarithmic
 

@@ -19,26 +19,26 @@ from paraaegis.crypto.ratchet import Root
 from paraaegis.crypto.sealed_box import public_of
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError
-from paraaegis.methods import Materials, check_carry, check_inside, check_shares, find_method, least_quorum
+from paraaegis.methods import ClientParts, check_carry, check_inside, check_shares, find_method, least_quorum
 from paraaegis.privacy.budget import budget, noise
 from paraaegis.privacy.ledger import Ledger
-from paraaegis.protocol.client_context import Draw, Silo
-from paraaegis.protocol.parameters import Plan
+from paraaegis.protocol.client_context import ClientContext, Draw
+from paraaegis.protocol.parameters import RunParameters
 from paraaegis.protocol.protect import ClientHalf
 from paraaegis.protocol.schedule import Schedule
-from paraaegis.protocol.single_flight import Once
+from paraaegis.protocol.single_flight import SingleFlight
 from paraaegis.protocol.sums import ServerHalf
 from paraaegis.seeds import Purpose, stream
 from paraaegis.types import Learner
 
 
 @dataclass(frozen=True)
-class Wired:
+class Federation:
     """A run that is ready to go."""
 
-    plan: Plan
+    parameters: RunParameters
     server: ServerHalf
-    silos: dict[str, Silo]
+    clients: dict[str, ClientContext]
 
 
 def resolve(config: Config, samples: list[int]) -> Config:
@@ -64,19 +64,21 @@ def make_keys(config: Config) -> FederationKeys:
     return FederationKeys(Root(derive(seeded, "simulated root"), bytes(16)))
 
 
-def check(config: Config, plan: Plan) -> Plan:
+def check(config: Config, parameters: RunParameters) -> RunParameters:
     """Refuse what can be refused before anything is written."""
-    if not 1 <= plan.quorum <= plan.sampled:
-        raise ConfigError(f"federation.quorum must be 1 to the {plan.sampled} clients of a round, got {plan.quorum}")
-    check_method(config, plan.length)
-    if config.protect.method == "paraaegis-feedback" and not plan.k(plan.rounds):
+    if not 1 <= parameters.quorum <= parameters.sampled:
         raise ConfigError(
-            f"protect.ratio = {config.protect.ratio:g} elects none of {plan.length} values in round {plan.rounds}, "
-            "and paraaegis-feedback sends nothing else; set a larger ratio, or a decay nearer to 1"
+            f"federation.quorum must be 1 to the {parameters.sampled} clients of a round, got {parameters.quorum}"
         )
-    if odd := [name for name in plan.clients if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:
+    check_method(config, parameters.length)
+    if config.protect.method == "paraaegis-feedback" and not parameters.k(parameters.rounds):
+        raise ConfigError(
+            f"protect.ratio = {config.protect.ratio:g} elects none of {parameters.length} values in round "
+            f"{parameters.rounds}, and paraaegis-feedback sends nothing else; set a larger ratio or a decay nearer to 1"
+        )
+    if odd := [name for name in parameters.clients if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:
         raise ConfigError(f"a client's name has letters, digits, '.', '_' and '-', got {odd[0]!r}")
-    return plan
+    return parameters
 
 
 def check_method(config: Config, length: int) -> None:
@@ -97,9 +99,11 @@ def check_method(config: Config, length: int) -> None:
         check_shares(config, length)
 
 
-def make_plan(config: Config, clients: Sequence[str], length: int, evaluators: Sequence[str], run: str = "") -> Plan:
+def make_parameters(
+    config: Config, clients: Sequence[str], length: int, evaluators: Sequence[str], run: str = ""
+) -> RunParameters:
     """The public parameters of a run of a resolved configuration; `run` names it, else its configuration does."""
-    return Plan(
+    return RunParameters(
         run=run or short_name(config),
         config=config.digest(),
         method=config.protect.method,
@@ -120,9 +124,9 @@ def make_plan(config: Config, clients: Sequence[str], length: int, evaluators: S
     )
 
 
-def make_silo(
+def make_client(
     config: Config,
-    plan: Plan,
+    parameters: RunParameters,
     name: str,
     learner: Learner,
     keys: FederationKeys,
@@ -130,12 +134,12 @@ def make_silo(
     ledger: Ledger,
     holdout: bool,
     identity: tuple[bytes, bytes],
-) -> Silo:
+) -> ClientContext:
     """One client of a run, by itself; `identity` is its private and public key."""
-    index = plan.clients.index(name)
-    return Silo(
+    index = parameters.clients.index(name)
+    return ClientContext(
         name=name,
-        plan=plan,
+        parameters=parameters,
         half=half,
         learner=learner,
         root=keys.root,
@@ -149,7 +153,7 @@ def make_silo(
     )
 
 
-def wire(
+def assemble(
     config: Config,
     learners: Mapping[str, Learner],
     keys: FederationKeys,
@@ -157,28 +161,32 @@ def wire(
     pools: tuple[SecretPool, Pool] | None = None,
     ledger: Ledger | None = None,
     holdout: bool = False,
-) -> Wired:
+) -> Federation:
     """Both halves of a run of a resolved configuration. Each has a pool of its own; only the clients' knows keys.
 
     With `holdout` clients evaluate on data of their own, which the ledger then counts as a release.
     """
     clients_pool, server_pool = pools or (None, None)
     length = int(next(iter(learners.values())).initial().size)
-    plan = check(config, make_plan(config, tuple(learners), length, (evaluator,)))
-    lagging = plan.sampled < len(plan.clients)  # who is not drawn applies several rounds at once, later
-    method, once, deltas = find_method(config.protect.method), Once(), Once(keep=plan.history if lagging else 2)
-    half = method.client(Materials(config, plan.run, clients_pool))
+    parameters = check(config, make_parameters(config, tuple(learners), length, (evaluator,)))
+    lagging = parameters.sampled < len(parameters.clients)  # who is not drawn applies several rounds at once, later
+    method, cache, deltas = (
+        find_method(config.protect.method),
+        SingleFlight(),
+        SingleFlight(keep=parameters.history if lagging else 2),
+    )
+    half = method.client(ClientParts(config, parameters.run, clients_pool))
     ledger = Ledger(budget(config)) if ledger is None else ledger
     # A run that is resumed must have the same identities: they are part of what its clients agreed on.
     privates = {name: derive(keys.root.secret, "simulated identity", name) for name in learners}
     pairs = {name: (private, public_of(private)) for name, private in privates.items()}
     keys = replace(keys, roster={name: public for name, (_, public) in pairs.items()})
     alone = {
-        name: make_silo(config, plan, name, learner, keys, half, ledger, holdout, pairs[name])
+        name: make_client(config, parameters, name, learner, keys, half, ledger, holdout, pairs[name])
         for name, learner in learners.items()
     }
-    silos = {name: replace(silo, once=once, deltas=deltas, resident=True) for name, silo in alone.items()}
-    return Wired(plan, method.server(config, server_pool), silos)
+    clients = {name: replace(client, cache=cache, deltas=deltas, resident=True) for name, client in alone.items()}
+    return Federation(parameters, method.server(config, server_pool), clients)
 
 
 def draw(config: Config, purpose: Purpose, client: int) -> Draw:

@@ -27,7 +27,7 @@ LEAST = 10  # samples that a split gives every client where the configuration do
 
 
 @dataclass(frozen=True)
-class Classroom:
+class TorchExperiment:
     """The clients' learners, the configuration that their data completes, and what is needed to keep the model."""
 
     config: Config
@@ -41,7 +41,7 @@ class Classroom:
         train.save_model(path, model, self.dataset.shape, self.dataset.classes, weights)
 
 
-def make_classroom(config: Config, only: str | None = None) -> Classroom:
+def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment:
     """Load and share out the data, build a learner a client or of one alone. The first also holds the test set."""
     if config.model.name not in models.MODELS:
         raise ConfigError(f"model.name must be one of {', '.join(models.MODELS)}, got {config.model.name!r}")
@@ -82,7 +82,7 @@ def make_classroom(config: Config, only: str | None = None) -> Classroom:
             device=device,
         )
     cuda.take_turns((one for one in learners.values() if isinstance(one, cuda.CudaLearner)), at_a_time(config))
-    return Classroom(resolve(config, [len(rows) for rows in shares]), learners, dataset, train.gpu_name(device))
+    return TorchExperiment(resolve(config, [len(rows) for rows in shares]), learners, dataset, train.gpu_name(device))
 
 
 def at_a_time(config: Config) -> int:

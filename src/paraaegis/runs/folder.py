@@ -34,7 +34,7 @@ from paraaegis.errors import BusyError, ParaAegisError, RunError
 from paraaegis.files import write_whole
 from paraaegis.privacy.guarantee import VALUES
 from paraaegis.privacy.ledger import Release, read_ledger
-from paraaegis.protocol.state import ClientState, Line, ServerState, decode_state, encode_state
+from paraaegis.protocol.state import ClientState, RoundRecord, ServerState, decode_state, encode_state
 from paraaegis.runs.history import History
 from paraaegis.types import Arrays
 
@@ -46,7 +46,7 @@ class RunFolder:
         self.path = path
         self._lock = path / ".lock"
         self.config = path / "config.toml"
-        self.lines = path / "rounds.jsonl"
+        self.records = path / "rounds.jsonl"
         self.ledger = path / "ledger.jsonl"
         self.checkpoint = path / "checkpoint.npz"
         self.history = History(path / "history")
@@ -92,7 +92,7 @@ class RunFolder:
             return None
 
     def _check(self, config: Config, fresh: bool) -> None:
-        ours = {self.config, self.lines, self.ledger, self.checkpoint, self.keys, self.model, self.result, self.error}
+        ours = {self.config, self.records, self.ledger, self.checkpoint, self.keys, self.model, self.result, self.error}
         if fresh:
             self._keep_what_was_spent()
             for path in ours:
@@ -114,7 +114,7 @@ class RunFolder:
     def _refuse_forgetting(self) -> None:
         """A run with secret noise that left traces but no ledger may have spent what nobody can tell."""
         found = self.read_config() if self.config.exists() else None
-        traces = [path.name for path in (self.lines, self.result, self.checkpoint) if path.exists()]
+        traces = [path.name for path in (self.records, self.result, self.checkpoint) if path.exists()]
         if found is not None and found.privacy.noise == "secret" and traces and not self.ledger.exists():
             raise RunError(
                 f"{self.ledger} is gone, but {traces[0]} shows that something was sent: what was spent cannot be "
@@ -124,9 +124,13 @@ class RunFolder:
     def _refuse_repeating(self) -> None:
         """A run with secret noise that was further than its first checkpoint must go on from there."""
         found = self.read_config()
-        if found is not None and found.privacy.noise == "secret" and len(self.read_lines()) >= found.engine.checkpoint:
+        if (
+            found is not None
+            and found.privacy.noise == "secret"
+            and len(self.read_records()) >= found.engine.checkpoint
+        ):
             raise RunError(
-                f"{self.checkpoint} is gone, so that the rounds in {self.lines.name} could only be played again, for "
+                f"{self.checkpoint} is gone, so that the rounds in {self.records.name} could only be played again, for "
                 "twice the budget; bring the file back, or choose another --out"
             )
 
@@ -161,20 +165,20 @@ class RunFolder:
                 f"{self.path} holds a run of another configuration: {'; '.join(differing)}; choose another --out{over}"
             )
 
-    def append(self, line: Line) -> None:
+    def append(self, record: RoundRecord) -> None:
         """Write one round down."""
-        with self.lines.open("ab") as file:
-            file.write(msgspec.json.encode(line) + b"\n")
+        with self.records.open("ab") as file:
+            file.write(msgspec.json.encode(record) + b"\n")
 
-    def read_lines(self) -> list[Line]:
+    def read_records(self) -> list[RoundRecord]:
         """The rounds so far; a last line cut off by a kill is left out."""
-        if not self.lines.exists():
+        if not self.records.exists():
             return []
-        whole = self.lines.read_bytes().split(b"\n")[:-1]
+        whole = self.records.read_bytes().split(b"\n")[:-1]
         try:
-            return [msgspec.convert(_with_nan(msgspec.json.decode(line)), Line) for line in whole]
+            return [msgspec.convert(_with_nan(msgspec.json.decode(record)), RoundRecord) for record in whole]
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise RunError(f"{self.lines} is damaged: {error}; {self.remedy}") from error
+            raise RunError(f"{self.records} is damaged: {error}; {self.remedy}") from error
 
     def check_ledger(self, releases: Iterable[Release]) -> None:
         """Refuse a ledger of these that leaves out some of a client's values of a round: spending would be too low."""
@@ -182,15 +186,15 @@ class RunFolder:
         for release in releases:
             if release.what in VALUES:
                 told.setdefault(release.round, {}).setdefault(release.client, set()).add(release.what)
-        for line in self.read_lines():
-            sent = told.get(line.round, {})
+        for record in self.read_records():
+            sent = told.get(record.round, {})
             kinds = set[str]().union(*sent.values())  # the same for all clients of a round
-            for client in line.clients:
+            for client in record.clients:
                 missing = kinds - sent.get(client, set())
                 if missing or not kinds:
                     what = f"no {min(missing)!r}" if client in sent else "nothing"
                     raise RunError(
-                        f"{self.ledger.name} is not whole: it has {what} of {client} in round {line.round}; "
+                        f"{self.ledger.name} is not whole: it has {what} of {client} in round {record.round}; "
                         "bring back a copy"
                     )
 
@@ -217,7 +221,7 @@ class RunFolder:
         if not self.checkpoint.exists():
             self._refuse_forgetting()
             self._refuse_repeating()
-            self.lines.unlink(missing_ok=True)
+            self.records.unlink(missing_ok=True)
             self.history.prune()
             return None
         found: dict[str, dict[str, Arrays]] = {}
@@ -253,11 +257,12 @@ class RunFolder:
             )
 
     def _take_back(self, count: int) -> None:
-        lines = self.read_lines()
-        if len(lines) < count:
-            raise RunError(f"{self.lines} holds {len(lines)} rounds, its checkpoint {count}; {self.remedy}")
+        records = self.read_records()
+        if len(records) < count:
+            raise RunError(f"{self.records} holds {len(records)} rounds, its checkpoint {count}; {self.remedy}")
         write_whole(
-            self.lines, lambda file: file.writelines(msgspec.json.encode(line) + b"\n" for line in lines[:count])
+            self.records,
+            lambda file: file.writelines(msgspec.json.encode(record) + b"\n" for record in records[:count]),
         )
 
     def complete(self, result: Mapping[str, Any], keep: bool = False) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from paraaegis.config import Config, load_config
 from paraaegis.crypto import lwe
 from paraaegis.errors import RunError
-from paraaegis.methods import Materials, find_method, noised_parts
+from paraaegis.methods import ClientParts, find_method, noised_parts
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.calibrate import (
     composed_mu,
@@ -47,7 +47,7 @@ class Spent(msgspec.Struct, kw_only=True):
     reading: str = ""  # in which the budget is counted
 
 
-class Promise(msgspec.Struct, kw_only=True):
+class RunGuarantees(msgspec.Struct, kw_only=True):
     """What a configuration asks for and gets.
 
     `sigma` and `noise_multiplier` are the first round's, of values clipped to `clip`: those outside where they are
@@ -70,21 +70,21 @@ class Promise(msgspec.Struct, kw_only=True):
     lwe_bits: int | None = None  # lwe-secagg: hardness of the masks with the fewest honest clients in a sum
 
 
-def promise(config: Config) -> Promise:
+def run_guarantees(config: Config) -> RunGuarantees:
     """Work out the promises of a configuration whose `min_samples` is known (for calibration `paper`).
 
     Sampling is counted at its worst: a client that is drawn in every round, or as often as participation is capped.
     """
     config = _with_samples(config)
     check_method(config, length=1)
-    half = find_method(config.protect.method).client(Materials(config))
+    half = find_method(config.protect.method).client(ClientParts(config))
     told = {VOTES: half.votes, SAMPLES: _counted(config)}
     told |= {METRICS: config.engine.share_metrics, SECONDS: config.engine.share_seconds}
     parts = [*half.exposures, *(part for part, tell in told.items() if tell)]
     rounds = range(1, (config.privacy.participations or config.federation.rounds) + 1)
     seeded = config.privacy.noise == "seeded"
     releases = [release for number in rounds for release in releases_of(parts, "any", number, simulated=seeded)]
-    return _promise(config, releases)
+    return _guarantees_of(config, releases)
 
 
 def _with_samples(config: Config) -> Config:
@@ -93,12 +93,12 @@ def _with_samples(config: Config) -> Config:
     paper = config.privacy.calibration == "paper" and not math.isinf(config.privacy.epsilon)
     if config.federation.min_samples or not (noisy and paper):
         return resolve(config, [config.federation.min_samples])
-    from paraaegis.runs.experiment import make_classroom
+    from paraaegis.runs.experiment import torch_experiment
 
-    return make_classroom(config, only="").config
+    return torch_experiment(config, only="").config
 
 
-def spending(path: Path) -> Promise:
+def spending(path: Path) -> RunGuarantees:
     """What the run in this folder has spent, by its ledger."""
     folder = RunFolder(path)
     if not folder.config.exists() or not folder.ledger.exists():
@@ -108,7 +108,7 @@ def spending(path: Path) -> Promise:
     ledger = Ledger(budget(config), folder.ledger, one_owner=silo)
     folder.check_ledger(ledger.releases)
     releases = [msgspec.structs.replace(one, client="this silo") if silo else one for one in ledger.releases]
-    found = _promise(config, releases)
+    found = _guarantees_of(config, releases)
     found.spent = Spent(
         releases=dict(Counter(release.what for release in ledger.releases)),
         rounds=len({(release.run, release.round) for release in ledger.releases if release.round}),
@@ -122,7 +122,7 @@ def _counted(config: Config) -> bool:
     return config.federation.weights == "samples"
 
 
-def _promise(config: Config, releases: Sequence[Release]) -> Promise:
+def _guarantees_of(config: Config, releases: Sequence[Release]) -> RunGuarantees:
     privacy = config.privacy
     seeded = any(release.simulated for release in releases if release.sigma or release.what == "votes")
     noised = sorted((release for release in releases if release.sigma), key=lambda one: one.what == "inside")
@@ -131,7 +131,7 @@ def _promise(config: Config, releases: Sequence[Release]) -> Promise:
         paper, sigma, clip = privacy.calibration == "paper", noised[0].sigma, noised[0].clip
         least = config.federation.min_samples
         used = remark_sensitivity(clip, least) if paper else sensitivity(clip, privacy.unit)
-    return Promise(
+    return RunGuarantees(
         method=config.protect.method,
         calibration=privacy.calibration,
         unit=privacy.unit,

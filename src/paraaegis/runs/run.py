@@ -18,14 +18,14 @@ from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import ConfigError, PrivacyError, RunError
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger, read_ledger
-from paraaegis.protocol.round_server import Desk
-from paraaegis.protocol.state import Line, ServerState
-from paraaegis.runs.assemble import check, check_method, make_keys, make_plan, resolve, wire
+from paraaegis.protocol.round_server import RoundServer
+from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.runs.assemble import assemble, check, check_method, make_keys, make_parameters, resolve
 from paraaegis.runs.folder import RunFolder
 from paraaegis.types import Learner, Vector
 from paraaegis.version import __version__
 
-OnLine = Callable[[Line], None]
+OnRecord = Callable[[RoundRecord], None]
 SaveModel = Callable[[Path, Vector], None]
 _log = logging.getLogger(__name__)
 
@@ -49,13 +49,13 @@ class Result(msgspec.Struct, kw_only=True):
         return "shared" in self.machine
 
 
-def run_here(config: Config, out: Path, fresh: bool, on_line: OnLine) -> Result:
+def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord) -> Result:
     """Run a configuration on its data set, or continue it, in the folder `out`, with all clients in this process."""
     check_config(config)
-    from paraaegis.runs.experiment import make_classroom
+    from paraaegis.runs.experiment import torch_experiment
 
-    classroom = make_classroom(config)
-    return _run(classroom.config, classroom.learners, out, fresh, on_line, classroom.save_model, classroom.gpu)
+    classroom = torch_experiment(config)
+    return _run(classroom.config, classroom.learners, out, fresh, on_record, classroom.save_model, classroom.gpu)
 
 
 def check_config(config: Config) -> None:
@@ -76,13 +76,13 @@ def federate(
     learners: Mapping[str, Learner],
     out: Path | str,
     fresh: bool = False,
-    on_line: OnLine = lambda _: None,
+    on_record: OnRecord = lambda _: None,
 ) -> Result:
     """Run a configuration with learners of your own, one a client; its tables data, model and train are not used."""
     if len(learners) != config.federation.clients:
         raise ConfigError(f"federation.clients is {config.federation.clients}, got {len(learners)} learners")
     resolved = resolve(config, [learner.samples for learner in learners.values()])
-    return _run(resolved, learners, Path(out), fresh, on_line, holdout=True)
+    return _run(resolved, learners, Path(out), fresh, on_record, holdout=True)
 
 
 def _run(
@@ -90,7 +90,7 @@ def _run(
     learners: Mapping[str, Learner],
     out: Path,
     fresh: bool,
-    on_line: OnLine,
+    on_record: OnRecord,
     save_model: SaveModel | None = None,
     gpu: str = "",
     holdout: bool = False,
@@ -100,7 +100,7 @@ def _run(
         if learner.samples < least:
             raise ConfigError(f"{name} has {learner.samples} samples, federation.min_samples asks for {least}")
     length = int(next(iter(learners.values())).initial().size)
-    check(config, make_plan(config, tuple(learners), length, ()))
+    check(config, make_parameters(config, tuple(learners), length, ()))
     folder = RunFolder(out)
     with folder.claimed(config, fresh):
         if (done := read_whole(folder)) is not None:
@@ -109,7 +109,7 @@ def _run(
             folder.tidy()
             return done
         with SecretPool(config.engine.processes) as clients_pool, Pool(config.engine.processes) as server_pool:
-            weights, stopped = _carry_out(config, learners, folder, on_line, (clients_pool, server_pool), holdout)
+            weights, stopped = _carry_out(config, learners, folder, on_record, (clients_pool, server_pool), holdout)
         if save_model is not None:
             save_model(folder.model, weights)
         return complete(config, folder, stopped, gpu=gpu)
@@ -148,7 +148,7 @@ def _carry_out(
     config: Config,
     learners: Mapping[str, Learner],
     folder: RunFolder,
-    on_line: OnLine,
+    on_record: OnRecord,
     pools: tuple[SecretPool, Pool],
     holdout: bool,
 ) -> tuple[Vector, str]:
@@ -158,13 +158,15 @@ def _carry_out(
         save_keys(folder.keys, make_keys(config))
     evaluator = next(iter(learners))
     ledger = Ledger(budget(config), folder.ledger)
-    wired = wire(config, learners, load_keys(folder.keys), evaluator, pools, ledger, holdout)
+    federation = assemble(config, learners, load_keys(folder.keys), evaluator, pools, ledger, holdout)
     server, clients = stored if stored is not None else (ServerState(), {})
     if clients and set(clients) != set(learners):
         raise RunError(f"the checkpoint holds {sorted(clients)}, got learners {sorted(learners)}; pass the same")
     for name, (_, arrays) in clients.items():
         learners[name].load(arrays)
-    engine = LocalEngine(wired.silos, {name: state for name, (state, _) in clients.items()}, config.engine.workers)
+    engine = LocalEngine(
+        federation.clients, {name: state for name, (state, _) in clients.items()}, config.engine.workers
+    )
 
     def save(state: ServerState) -> None:
         folder.save(state, {name: (engine.states[name], learners[name].state()) for name in learners})
@@ -174,26 +176,26 @@ def _carry_out(
         server.attempt += 1
         save(server)
 
-    def keep_line(line: Line) -> None:
-        folder.append(line)
-        on_line(line)
+    def keep_record(record: RoundRecord) -> None:
+        folder.append(record)
+        on_record(record)
 
     def keep_state(state: ServerState) -> None:
         if state.number % config.engine.checkpoint == 0 or state.number == config.federation.rounds:
             save(state)
 
-    _replay(folder, on_line)
-    engine.run(Desk(wired.plan, wired.server, server), keep_line, keep_state)
+    _replay(folder, on_record)
+    engine.run(RoundServer(federation.parameters, federation.server, server), keep_record, keep_state)
     return engine.states[evaluator].weights, server.stopped
 
 
-def _replay(folder: RunFolder, on_line: OnLine) -> None:
+def _replay(folder: RunFolder, on_record: OnRecord) -> None:
     """Show the rounds of an earlier start."""
-    lines = folder.read_lines()
-    if lines:
-        _log.info("going on after round %d", lines[-1].round)
-    for line in lines:
-        on_line(line)
+    records = folder.read_records()
+    if records:
+        _log.info("going on after round %d", records[-1].round)
+    for record in records:
+        on_record(record)
 
 
 def bytes_a_client(result: Result, config: Config) -> tuple[float, float]:
@@ -204,16 +206,16 @@ def bytes_a_client(result: Result, config: Config) -> tuple[float, float]:
 
 def summarise(config: Config, folder: RunFolder, stopped: str = "", gpu: str = "") -> Result:
     """The result of a run whose lines are all written."""
-    lines = folder.read_lines()
-    if not lines:
+    records = folder.read_records()
+    if not records:
         raise PrivacyError(stopped)
     return Result(
         method=config.protect.method,
-        rounds=len(lines),
-        metrics=lines[-1].metrics,
-        seconds=sum(line.seconds.get("wall", 0.0) for line in lines),
-        bytes_up=sum(sum(line.bytes_up.values()) for line in lines),
-        bytes_down=sum(sum(line.bytes_down.values()) for line in lines),
+        rounds=len(records),
+        metrics=records[-1].metrics,
+        seconds=sum(record.seconds.get("wall", 0.0) for record in records),
+        bytes_up=sum(sum(record.bytes_up.values()) for record in records),
+        bytes_down=sum(sum(record.bytes_down.values()) for record in records),
         folder=str(folder.path),
         stopped=stopped,
         machine=machine(gpu),

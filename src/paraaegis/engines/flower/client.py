@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from paraaegis.crypto.enrol import Asking
+from paraaegis.crypto.enrol import KeyRequest
 from paraaegis.engines.flower.frames import from_records, to_error, to_records
 from paraaegis.engines.flower.store import Store
 from paraaegis.errors import ConfigError, CryptoError, ForgedError, PrivacyError, ProtocolError, UpdateError
-from paraaegis.protocol import client
-from paraaegis.protocol.client_context import Silo
+from paraaegis.protocol.client import start, step
+from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.messages import Begin, Ended, Finish, Frames, pack, unpack
 from paraaegis.protocol.state import ClientState
 
@@ -33,16 +33,16 @@ class Node(Protocol):
     def card(self) -> dict[str, str | int | bytes | bool]:
         """The fields of a Card."""
 
-    def ask(self, lead_public: bytes) -> Asking:
+    def ask(self, lead_public: bytes) -> KeyRequest:
         """Ask the lead for the federation's secrets."""
 
-    def seal(self, asking: Mapping[str, Asking]) -> dict[str, bytes]:
+    def seal(self, asking: Mapping[str, KeyRequest]) -> dict[str, bytes]:
         """As lead: the federation's secrets, sealed to these silos."""
 
     def open(self, sealed: bytes, lead_public: bytes) -> None:
         """Take up secrets that the lead sealed."""
 
-    def silo(self, run: str) -> AbstractContextManager[Silo]:
+    def client(self, run: str) -> AbstractContextManager[ClientContext]:
         """The node's client of the run of this name, while the context lasts."""
 
     @property
@@ -73,7 +73,7 @@ def make_client_app(open_node: Callable[[Mapping[str, Any]], Node]) -> ClientApp
     @app.query("seal")  # type: ignore[untyped-decorator]
     def seal(message: Message, context: Context) -> Message:
         def sealed() -> RecordDict:
-            asking = {name: Asking(**given) for name, given in message.content.config_records.items()}
+            asking = {name: KeyRequest(**given) for name, given in message.content.config_records.items()}
             return RecordDict({"sealed": ConfigRecord(open_node(context.node_config).seal(asking))})
 
         return _replied(message, sealed)
@@ -115,23 +115,23 @@ def _replied(message: Message, work: Callable[[], RecordDict]) -> Message:
 def answer(node: Node, frames: Frames) -> Frames:
     """One step. The new state is on disk before the reply leaves, so that no round is ever answered twice."""
     message = unpack(frames)
-    run = message.where.run
+    run = message.round_id.run
     if not run.replace("-", "").isalnum():
         raise ProtocolError(f"a run is named by letters and digits, got {run!r}")
-    with node.silo(run) as silo, Store(node.folder / "runs" / run) as store:
+    with node.client(run) as client, Store(node.folder / "runs" / run) as store:
         if store.forgotten:
             raise ProtocolError(f"run {run} is over and its state is gone; each round is answered once")
-        state = client.start(silo) if store.empty else store.state(lambda: client.start(silo).weights)
+        state = start(client) if store.empty else store.state(lambda: start(client).weights)
         trains = isinstance(message, Begin) and message.train
-        again = trains and message.where.number == state.number  # a round that was interrupted is trained anew
+        again = trains and message.round_id.number == state.number  # a round that was interrupted is trained anew
         if trains and (learnt := store.learner(again)):
-            silo.learner.load(learnt)
-        new, reply = client.step(silo, state, message, lambda kept: store.save(kept, spent=node.spent))
+            client.learner.load(learnt)
+        new, reply = step(client, state, message, lambda kept: store.save(kept, spent=node.spent))
         ended = isinstance(reply, Ended)
         if new is not state:
-            store.save(new, silo.learner.state() if trains and not ended else None, again, node.spent)
+            store.save(new, client.learner.state() if trains and not ended else None, again, node.spent)
         if ended:
-            sys.stderr.write(f"{silo.name}, run {run}: {ForgedError()}\n")  # for its people; the server hears less
+            sys.stderr.write(f"{client.name}, run {run}: {ForgedError()}\n")  # for its people; the server hears less
         elif isinstance(message, Finish):
             node.finished(new)
             store.finish()

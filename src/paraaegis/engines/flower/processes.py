@@ -31,7 +31,7 @@ _MARK = "PARAAEGIS_TRIAL"  # in the environment of every process of a trial
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
 
-class Trial:
+class FlowerProcesses:
     """SuperLink and SuperNodes of a folder, one node a client folder. Stopped when the context is left."""
 
     def __init__(self, folder: Path, nodes: Mapping[str, Path]) -> None:

@@ -15,15 +15,15 @@ from paraaegis.engines.spool import spooled
 from paraaegis.errors import ProtocolError
 from paraaegis.protocol.round_server import Exchange, Reply
 
-__all__ = ["Card", "Connect", "GridCarrier", "ServerApp", "make_server_app"]
+__all__ = ["Connect", "FlowerTransport", "Introduction", "ServerApp", "make_server_app"]
 
 POLL, SLOWEST = 0.2, 2.0  # seconds between two looks for replies, at first and after a while: each look costs a request
 
 INTRODUCTION = 30.0  # seconds that all wait for a newcomer to say who it is
-Connect = Callable[[float, int, Callable[[str], None]], "GridCarrier"]  # of a deadline, a quorum, someone to tell
+Connect = Callable[[float, int, Callable[[str], None]], "FlowerTransport"]  # of a deadline, a quorum, someone to tell
 
 
-class Card(msgspec.Struct, frozen=True):
+class Introduction(msgspec.Struct, frozen=True):
     """How a node introduces itself. Nothing of it is secret."""
 
     name: str
@@ -39,18 +39,18 @@ def make_server_app(run: Callable[[Connect, Mapping[str, Any]], None]) -> Server
 
     @app.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
-        run(lambda deadline, quorum, say: GridCarrier(grid, deadline, quorum, say), context.run_config)
+        run(lambda deadline, quorum, say: FlowerTransport(grid, deadline, quorum, say), context.run_config)
 
     return app
 
 
-class GridCarrier:
+class FlowerTransport:
     """Carries exchanges to nodes by the names of their clients."""
 
     def __init__(self, grid: Grid, deadline: float, quorum: int, say: Callable[[str], None] = lambda _: None) -> None:
         self._grid, self._deadline, self._quorum, self._say = grid, deadline, quorum, say
         self._names: dict[int, str] = {}  # of nodes that said who they are
-        self._cards: dict[str, Card] = {}
+        self._cards: dict[str, Introduction] = {}
         self._asked: dict[str, int] = {}  # by message: nodes that have not said yet who they are
 
     def meet(self, clients: Sequence[str], patience: float, enough: int) -> list[str]:
@@ -195,12 +195,12 @@ class GridCarrier:
                 from_error(reply.content)
                 if "who" not in reply.content.config_records:
                     raise ProtocolError("it does not say who it is")
-                self._enter(node, msgspec.convert(dict(reply.content.config_records["who"]), Card))
+                self._enter(node, msgspec.convert(dict(reply.content.config_records["who"]), Introduction))
             except (ProtocolError, msgspec.ValidationError) as refused:
                 self._say(f"node {node} is left out: {refused}")
         return set(self._asked.values())
 
-    def _enter(self, node: int, card: Card) -> None:
+    def _enter(self, node: int, card: Introduction) -> None:
         for other in [known for known, called in self._names.items() if called == card.name]:
             if other in set(self._grid.get_node_ids()):
                 raise ProtocolError(f"{card.name} is there already, as node {other}")
