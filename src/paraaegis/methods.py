@@ -1,150 +1,192 @@
-"""Every method as a composition of guards. A new one is one entry here and, if it needs one, one new protector."""
+"""Every method, written once: what happens to which values. Both sides of the protocol follow from its entry.
+
+A new one is one entry here and, if it protects values as no other does, one new part in parts.py.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from paraaegis.config import Config, meant
-from paraaegis.crypto import lwe
 from paraaegis.crypto.ckks import profile
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.errors import ConfigError
-from paraaegis.privacy.budget import inside_noise, noise
-from paraaegis.protocol.encodings import Ckks, Plain
-from paraaegis.protocol.lwe_round import LweHalf
-from paraaegis.protocol.protect import ClientHalf, Mechanism, Parallel, Unsplit
-from paraaegis.protocol.sums import CkksSum, FixedPointSum, ParallelSum, ServerHalf
+from paraaegis.parts import Ckks, Lwe, Part, Plain
+from paraaegis.privacy.budget import constant, geometric
+from paraaegis.protocol.messages import RoundId
+from paraaegis.protocol.protect import ClientHalf, Parallel, Unsplit
+from paraaegis.protocol.schedule import Schedule
+from paraaegis.protocol.sums import ParallelSum, ServerHalf, Sum
 
-
-@dataclass(frozen=True)
-class ClientParts:
-    """What a client's half may be made of."""
-
-    config: Config
-    run: str = "run"
-    pool: SecretPool | None = None
-
-    @property
-    def gaussian(self) -> Mechanism:
-        """Clipped and noised, in clear."""
-        return self._outside(1)
-
-    @property
-    def ckks(self) -> Mechanism:
-        """Encrypted; clipped, with shared noise in the sum, where privacy.inside_clip asks for it."""
-        return self._inside(1)
-
-    @property
-    def parallel(self) -> Parallel:
-        """The paper's two parts; where both are noised they share the budget."""
-        parts = noised_parts(self.config)
-        return Parallel(self._inside(parts), self._outside(parts))
-
-    def _outside(self, parts: int) -> Mechanism:
-        return Mechanism(Plain(), noise(self.config, parts), feedback=self.config.protect.carry)
-
-    def _inside(self, parts: int) -> Mechanism:
-        shared = inside_noise(self.config, parts)
-        if shared is None:
-            return Mechanism(self._carrier)
-        carry, quorum = self.config.protect.carry, self.config.federation.quorum
-        return Mechanism(self._carrier, shared, carry, quorum, self.config.privacy.colluders)
-
-    @property
-    def both(self) -> Mechanism:
-        """Clipped and noised, then encrypted."""
-        return Mechanism(self._carrier, noise(self.config), feedback=self.config.protect.carry)
-
-    @property
-    def lwe(self) -> LweHalf:
-        """Masked by LWE, with the error as the noise."""
-        quorum, colluders = self.config.federation.quorum, self.config.privacy.colluders
-        return LweHalf(self.run, self.config.protect.lwe, noise(self.config), quorum, colluders)
-
-    @property
-    def _carrier(self) -> Ckks:
-        return Ckks(profile(self.config.protect.profile), self.pool)
+REFERENCE = "fedavg"  # which the others are compared with
+ELECTED, REST, WHOLE = "inside", "outside", "update"  # what ledgers call the parts of an update
 
 
 @dataclass(frozen=True)
 class Method:
-    """A name's two halves: the client's from configuration and keys, the server's from public parameters."""
+    """One method. `parts` says how which values are protected: the whole update, or the elected values and the rest.
+
+    Elected values without a rest mean that the rest is withheld, and added to the next update. `ratio`: whether the
+    share of elected values stays the same, decays from round to round, or either.
+    """
 
     summary: str
-    client: Callable[[ClientParts], ClientHalf]
-    server: Callable[[Config, Pool | None], ServerHalf]
-    encrypts: bool = False
-    noisy: bool = True
-    inside: bool = False  # whether it encrypts values that carry no noise unless privacy.inside_clip is set
+    parts: Mapping[str, Part]
+    ratio: Literal["constant", "decaying", "either"] = "either"
+
+    @property
+    def votes(self) -> bool:
+        """Whether clients vote on which values are elected."""
+        return ELECTED in self.parts
+
+    @property
+    def withholds(self) -> bool:
+        """Whether what is not elected stays at the client for now."""
+        return self.votes and REST not in self.parts
+
+    @property
+    def ciphers(self) -> set[str]:
+        """What hides values from the server."""
+        return {part.cipher for part in self.parts.values()} - {""}
+
+    @property
+    def noised(self) -> bool:
+        """Whether some values always carry noise."""
+        return any(part.noised for part in self.parts.values())
+
+    @property
+    def varies(self) -> bool:
+        """Whether that noise differs from round to round."""
+        return any(part.series not in (None, constant) for part in self.parts.values())
+
+    @property
+    def sums_clean_values(self) -> bool:
+        """Whether it encrypts values that carry no noise unless privacy.inside_clip asks for it."""
+        return any(part.cipher and not part.noised for part in self.parts.values())
+
+    @property
+    def costs_like(self) -> tuple[object, ...]:
+        """Equal for methods that cost the same: they differ in how much noise they add, or in which round."""
+        return tuple((name, part.cipher, part.noised) for name, part in self.parts.items())
+
+    def noised_parts(self, config: Config) -> int:
+        """How many parts of an update draw on the budget."""
+        return sum(
+            part.noised or (bool(part.cipher) and config.privacy.inside_clip > 0) for part in self.parts.values()
+        )
+
+    def least_quorum(self, config: Config) -> int:
+        """The smallest quorum at which it keeps its promises, which may exceed the clients."""
+        return max(part.least_quorum(config) for part in self.parts.values())
+
+    def least_honest(self, config: Config) -> int:
+        """How many clients of a sum must be honest."""
+        return max(part.least_honest(config) for part in self.parts.values())
+
+    def mask_bits(self, config: Config) -> int | None:
+        """Hardness of the masks with the fewest honest clients in a sum; None without masks."""
+        return next((bits for part in self.parts.values() if (bits := part.mask_bits(config)) is not None), None)
+
+    def client(self, config: Config, pool: SecretPool | None = None) -> ClientHalf:
+        """The client's half."""
+        count = self.noised_parts(config)
+        made = {name: part.mechanism(config, count, pool) for name, part in self.parts.items()}
+        return Parallel(made[ELECTED], made.get(REST)) if self.votes else Unsplit(made[WHOLE])
+
+    def server(self, config: Config, pool: Pool | None = None) -> ServerHalf:
+        """The server's half, from public parameters alone."""
+
+        def open_sum(round_id: RoundId, k: int) -> Sum:
+            if not self.votes:
+                return self.parts[WHOLE].sum(config, round_id, round_id.length, pool)
+            lengths = {ELECTED: k, REST: round_id.length - k}
+            sums = [part.sum(config, round_id, lengths[name], pool) for name, part in self.parts.items()]
+            return ParallelSum(round_id.length, *sums)
+
+        keyed = any(part.cipher or part.noised for part in self.parts.values())
+        return ServerHalf(self.votes, open_sum, keyed)
+
+    def check(self, config: Config, length: int | None = None) -> None:
+        """Refuse a configuration that this method cannot carry out, on a model of this `length` once that is known."""
+        profile(config.protect.profile)  # which must exist
+        self._check_ratio(config, length)
+        if config.protect.carry and (self.ciphers == {"lwe"} or not self.noised_parts(config)):
+            raise ConfigError(
+                "protect.carry is for methods that clip an update and can keep what is cut, not "
+                f"{config.protect.method}"
+            )
+        if config.privacy.inside_clip:
+            self._check_inside(config)
+        if config.privacy.participations and self.varies:
+            raise ConfigError(
+                f"privacy.participations is for equal noise in every round, which {config.protect.method} does not have"
+            )
+        for part in self.parts.values():
+            part.check(config, self.noised_parts(config), length)
+
+    def _check_ratio(self, config: Config, length: int | None) -> None:
+        protect = config.protect
+        if self.ratio == "constant" and protect.decay != 1.0:
+            decaying = next(name for name, other in METHODS.items() if other.ratio == "decaying")
+            raise ConfigError(
+                f"{protect.method} keeps its ratio, so protect.decay must be 1.0, got {protect.decay}; "
+                f"use method {decaying} for a ratio that decays"
+            )
+        if self.withholds and protect.ratio == 0:
+            raise ConfigError(f"{protect.method} sends only what is elected, so protect.ratio must be above 0")
+        last = config.federation.rounds
+        if self.withholds and length and not Schedule(protect.ratio, protect.decay).elected_at(last, length):
+            raise ConfigError(
+                f"protect.ratio = {protect.ratio:g} elects none of {length} values in round {last}, and "
+                f"{protect.method} sends nothing else; set a larger ratio or a decay nearer to 1"
+            )
+
+    def _check_inside(self, config: Config) -> None:
+        privacy, quorum = config.privacy, config.federation.quorum
+        if not self.sums_clean_values:
+            able = ", ".join(name for name, method in METHODS.items() if method.sums_clean_values)
+            raise ConfigError(
+                f"privacy.inside_clip is for methods that encrypt values without noise ({able}), not "
+                f"{config.protect.method}"
+            )
+        if privacy.colluders >= quorum:
+            raise ConfigError(f"privacy.colluders must be under the quorum {quorum}, got {privacy.colluders}")
 
 
-def _grid(_config: Config, _pool: Pool | None) -> ServerHalf:
-    return ServerHalf(votes=False, open=lambda length, _k: FixedPointSum(length))
+def whole(summary: str, part: Part) -> Method:
+    """A method that protects all values alike."""
+    return Method(summary, {WHOLE: part})
 
 
-def _plain(_config: Config, _pool: Pool | None) -> ServerHalf:
-    return ServerHalf(votes=False, open=lambda length, _k: FixedPointSum(length), keyed=False)
-
-
-def _cipher(config: Config, pool: Pool | None) -> ServerHalf:
-    chosen = profile(config.protect.profile)
-    return ServerHalf(votes=False, open=lambda length, _k: CkksSum(chosen, length, pool))
-
-
-def _parallel(config: Config, pool: Pool | None) -> ServerHalf:
-    chosen = profile(config.protect.profile)
-    return ServerHalf(
-        votes=True, open=lambda length, k: ParallelSum(length, CkksSum(chosen, k, pool), FixedPointSum(length - k))
-    )
-
-
-def _withheld(config: Config, pool: Pool | None) -> ServerHalf:
-    chosen = profile(config.protect.profile)
-    return ServerHalf(votes=True, open=lambda length, k: ParallelSum(length, CkksSum(chosen, k, pool)))
-
-
-def _shares(config: Config, _pool: Pool | None) -> ServerHalf:
-    return ServerHalf(votes=False, open=lambda length, _k: FixedPointSum(length, "lwe"), shares=config.protect.lwe)
+def parallel(
+    summary: str, elected: Part, rest: Part | None, ratio: Literal["constant", "decaying", "either"] = "either"
+) -> Method:
+    """A method that votes, and protects elected values in one way and the rest in another."""
+    return Method(summary, {ELECTED: elected} | ({REST: rest} if rest else {}), ratio)
 
 
 METHODS: dict[str, Method] = {
-    "fedavg": Method("no protection; the reference", lambda _: Unsplit(Mechanism(Plain())), _plain, noisy=False),
-    "dp-fedavg": Method("everything clipped and noised", lambda m: Unsplit(m.gaussian), _grid),
-    "varying-dp": Method(
-        "everything clipped and noised, the noise a geometric series within the same budget",
-        lambda m: Unsplit(m.gaussian),
-        _grid,
+    "fedavg": whole("no protection; the reference", Plain()),
+    "dp-fedavg": whole("everything clipped and noised", Plain(constant)),
+    "varying-dp": whole(
+        "everything clipped and noised, the noise a geometric series within the same budget", Plain(geometric)
     ),
-    "lwe-secagg": Method(
-        "everything masked by learning with errors; the summed errors are the noise", lambda m: m.lwe, _shares
-    ),
-    "serial": Method("everything noised, then under CKKS", lambda m: Unsplit(m.both), _cipher, encrypts=True),
-    "ckks-fedavg": Method(
-        "everything under CKKS", lambda m: Unsplit(m.ckks), _cipher, encrypts=True, noisy=False, inside=True
-    ),
-    "paraaegis-static": Method(
+    "lwe-secagg": whole("everything masked by learning with errors; the summed errors are the noise", Lwe()),
+    "serial": whole("everything noised, then under CKKS", Ckks(constant)),
+    "ckks-fedavg": whole("everything under CKKS", Ckks()),
+    "paraaegis-static": parallel(
         "elected part under CKKS, rest clipped and noised, constant ratio",
-        lambda m: m.parallel,
-        _parallel,
-        encrypts=True,
-        inside=True,
+        elected=Ckks(),
+        rest=Plain(constant),
+        ratio="constant",
     ),
-    "paraaegis-dynamic": Method(
-        "the same with a ratio that decays every round",
-        lambda m: m.parallel,
-        _parallel,
-        encrypts=True,
-        inside=True,
+    "paraaegis-dynamic": parallel(
+        "the same with a ratio that decays every round", elected=Ckks(), rest=Plain(constant), ratio="decaying"
     ),
-    "paraaegis-feedback": Method(
-        "elected part under CKKS, rest withheld and added to the next update",
-        lambda m: Parallel(m.ckks, None),
-        _withheld,
-        encrypts=True,
-        noisy=False,
-        inside=True,
+    "paraaegis-feedback": parallel(
+        "elected part under CKKS, rest withheld and added to the next update", elected=Ckks(), rest=None
     ),
 }
 
@@ -156,63 +198,6 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
-def noised_parts(config: Config) -> int:
-    """Parts of an update that draw on one budget: two where inside and outside are both noised."""
-    return 2 if config.privacy.inside_clip and find_method(config.protect.method).noisy else 1
-
-
-def check_carry(config: Config) -> None:
-    """Refuse to carry over what clipping cuts where nothing is clipped, or where masks need all of it."""
-    method = config.protect.method
-    if method == "lwe-secagg" or not (find_method(method).noisy or config.privacy.inside_clip):
-        raise ConfigError(f"protect.carry is for methods that clip an update and can keep what is cut, not {method}")
-
-
-def check_inside(config: Config) -> None:
-    """Refuse noise inside where nothing is encrypted without noise, or where nobody is left to make it."""
-    method, privacy, quorum = config.protect.method, config.privacy, config.federation.quorum
-    if not find_method(method).inside:
-        able = ", ".join(name for name, one in METHODS.items() if one.inside)
-        raise ConfigError(
-            f"privacy.inside_clip is for methods that encrypt values without noise ({able}), not {method}"
-        )
-    if privacy.colluders >= quorum:
-        raise ConfigError(f"privacy.colluders must be under the quorum {quorum}, got {privacy.colluders}")
-    inside_noise(config, noised_parts(config))
-
-
-def least_quorum(config: Config) -> int:
-    """The smallest quorum at which lwe-secagg keeps its promise; 0 for other methods. It may exceed the clients."""
-    if config.protect.method != "lwe-secagg":
-        return 0
-    colluders = config.privacy.colluders
-    return max((config.sampled + colluders) // 2 + 1, colluders + lwe.FORMS[config.protect.lwe].least_honest)
-
-
-def _too_few(config: Config, least: int) -> str:
-    """Why lwe-secagg needs a larger quorum, or more clients, and what can be done."""
-    form, colluders, sampled = lwe.FORMS[config.protect.lwe], config.privacy.colluders, config.sampled
-    fewer = max((sampled + colluders) // 2 + 1, colluders + lwe.FORMS["matrix"].least_honest)
-    ways = [f"federation.quorum = {least}"] if least <= sampled else [f"federation.clients = {least} or more"]
-    if form.name == "ring" and fewer <= sampled:
-        ways.append(f"protect.lwe = 'matrix' (slower) with federation.quorum = {fewer}")
-    if colluders > 1:
-        ways.append("a lower privacy.colluders")
-    return (
-        f"lwe-secagg in {form.name} form with {sampled} clients per round, {colluders} of whom may help the server, "
-        f"needs a quorum of {least} or more, got {config.federation.quorum}. Every sum needs {form.least_honest} "
-        "honest clients, or the sum of their secrets tells too much about one client's secret, and two groups of "
-        f"clients must not be able to open two different sums. Set {', or '.join(ways)}"
-    )
-
-
-def check_shares(config: Config, length: int) -> None:
-    """Refuse what lwe-secagg cannot do: no noise, noise too small to hide, or a quorum that shares cannot serve."""
-    if math.isinf(config.privacy.epsilon):
-        raise ConfigError("lwe-secagg is secure by its noise: privacy.epsilon must be finite")
-    quorum, colluders = config.federation.quorum, config.privacy.colluders
-    if quorum < (least := least_quorum(config)):
-        raise ConfigError(_too_few(config, least))
-    gaussian = noise(config)
-    for sigma in (min(gaussian.sigmas), max(gaussian.sigmas)):  # weights scale both alike, so they do not matter here
-        lwe.lwe_parameters(gaussian.clip, sigma, length, config.sampled, quorum, colluders)
+def method_of(config: Config) -> Method:
+    """The method that a configuration asks for."""
+    return find_method(config.protect.method)

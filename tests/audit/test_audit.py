@@ -19,7 +19,7 @@ from paraaegis.fixed_point import CHUNK
 from paraaegis.privacy import gaussian
 from paraaegis.privacy.audit import mu_bound, rate_bound
 from paraaegis.privacy.gaussian import Gaussian, Noise
-from paraaegis.protocol.protect import Mechanism
+from paraaegis.protocol.mechanisms import EncodedMechanism
 from paraaegis.runs import assemble
 from paraaegis.seeds import stream
 from toy import configure
@@ -226,7 +226,7 @@ def test_one_noise_for_both_parts_of_an_update_is_caught(monkeypatch):
 
 def unscaled(monkeypatch):
     share = lambda self, turn: 1 / math.sqrt(self.quorum - self.colluders) if self.quorum else 1.0  # noqa: E731
-    monkeypatch.setattr(Mechanism, "_share", share)
+    monkeypatch.setattr(EncodedMechanism, "_share", share)
 
 
 @pytest.mark.parametrize("name", [INSIDE, BOTH])

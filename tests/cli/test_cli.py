@@ -76,7 +76,7 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
     code, _, err = told(monkeypatch, capsys, "run")
     assert code == 130
     assert "goes on from the last checkpoint" in err
-    monkeypatch.setattr("paraaegis.runs.guarantees.check_method", interrupted)
+    monkeypatch.setattr("paraaegis.runs.guarantees.resolve", interrupted)
     assert told(monkeypatch, capsys, "privacy")[::2] == (130, "stopped\n")  # where there is nothing to go on with
 
 

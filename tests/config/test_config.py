@@ -136,23 +136,11 @@ def test_a_seed_that_no_generator_takes_is_refused():
     assert str(2**64) in message
 
 
-def test_a_static_ratio_cannot_decay():
-    message = refusal("protect.method=paraaegis-static", "protect.decay=0.9")
-    assert "protect.decay" in message
-    assert "0.9" in message
-    assert "paraaegis-dynamic" in message
-    assert make_config({}, ["protect.method=paraaegis-dynamic", "protect.decay=0.9"]).protect.decay == 0.9
-
-
 def test_noise_needs_a_finite_clip():
     message = refusal("privacy.clip=inf")
     assert "privacy.clip" in message
     assert "epsilon" in message
     assert math.isinf(make_config({}, ["privacy.clip=inf", "privacy.epsilon=inf"]).privacy.clip)
-
-
-def test_feedback_that_would_send_nothing_is_refused():
-    assert "protect.ratio must be above 0" in refusal("protect.method=paraaegis-feedback", "protect.ratio=0")
 
 
 @pytest.mark.parametrize("setting", ["privacy.delta=1e-310", "federation.rounds=10000000"])

@@ -20,7 +20,6 @@ from paraaegis.errors import ConfigError, KeyFileError, ProtocolError, UpdateErr
 from paraaegis.protocol.messages import RollCall, pack, unpack
 from paraaegis.runs.assemble import make_parameters, resolve, short_name
 
-MATERIALS = module.ClientParts
 NAMES = ("client-0", "client-1")
 
 
@@ -157,15 +156,10 @@ def test_data_is_not_read_for_a_message_that_does_not_need_it(tmp_path):
 @pytest.mark.parametrize(("worth", "workers"), [(10, 2), (100, 1), (1000, 1)])
 def test_processes_are_started_for_as_many_values_as_are_worth_it(tmp_path, monkeypatch, worth, workers):
     monkeypatch.setattr(module, "WORTH", worth)
-    silo, found = ClientContext(tmp_path, "engine.processes=2"), []
+    silo = ClientContext(tmp_path, "engine.processes=2")
 
-    def noted(*given):
-        found.append(given[-1])
-        return MATERIALS(*given)
-
-    monkeypatch.setattr(module, "ClientParts", noted)
-    with silo.node().client(silo.run):
-        assert found[0].workers == workers
+    with silo.node().client(silo.run) as client:
+        assert client.half.mechanism.encoding.pool.workers == workers
 
 
 def test_noise_that_can_be_replayed_is_refused_outside_a_simulation(tmp_path):

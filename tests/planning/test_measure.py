@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from paraaegis.methods import METHODS
 from paraaegis.planning import measure as module
-from paraaegis.planning.cost import Setting, estimate
+from paraaegis.planning.cost import Setting, estimate, priced_as
 from paraaegis.planning.measure import measure
 from toy import play
 
@@ -44,7 +45,7 @@ def test_bytes_are_predicted_for_every_method_and_ratio(machine, method):
 
 
 def test_every_method_has_a_cost_that_is_not_negative(machine):
-    assert set(machine.methods) == set(module.METHODS)
+    assert set(machine.methods) == {priced_as(name) for name in METHODS}
     for cost in machine.methods.values():
         assert all(part >= 0 for line in (*cost.phases.values(), cost.crowd) for part in line)
         assert sum(cost.crowd) > 0

@@ -179,7 +179,7 @@ def test_a_pilot_without_accuracies_is_refused():
 
 
 def test_a_method_without_a_ratio_is_refused():
-    with pytest.raises(ConfigError, match="a ratio is planned for paraaegis-feedback"):
+    with pytest.raises(ConfigError, match="a ratio is planned for paraaegis-static"):
         asked("fedavg")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hand import Hand
 from paraaegis.errors import ConfigError, PrivacyError, RunError, UpdateError
-from paraaegis.methods import METHODS, ClientParts, find_method
+from paraaegis.methods import METHODS, find_method
 from paraaegis.privacy.budget import budget, inside_noise, noise
 from paraaegis.privacy.calibrate import epsilon_of, mu_of
 from paraaegis.privacy.gaussian import Gaussian
@@ -19,7 +19,7 @@ from paraaegis.protocol.messages import Ballot, ReportOnly, Upload
 from paraaegis.runs.assemble import resolve
 from paraaegis.runs.guarantees import run_guarantees, spending
 from paraaegis.runs.run import federate
-from toy import KEYS, configure, learners_of, play, wired_of
+from toy import configure, learners_of, play, wired_of
 
 TIGHT = ("privacy.calibration=tight", "privacy.epsilon=1.0", "privacy.clip=1.0")
 UPDATES = np.random.default_rng(0).normal(size=(3, 40)).astype(np.float32)
@@ -359,7 +359,7 @@ def test_the_papers_noise_pays_for_its_rounds_in_the_papers_own_reading(tmp_path
 
 def test_both_noised_parts_share_the_budget():
     config = resolve(configure(*TIGHT, "privacy.inside_clip=0.5", "federation.rounds=3"), [10])
-    half = find_method("paraaegis-static").client(ClientParts(config, KEYS))
+    half = find_method("paraaegis-static").client(config)
     releases = [one for number in (1, 2, 3) for one in releases_of(half.exposures, "a", number)]
     assert mu_against(CLIENTS, releases, "client") == pytest.approx(mu_of(1.0, 1e-5))
     assert mu_against(SERVER, releases, "client") == pytest.approx(mu_of(1.0, 1e-5) / math.sqrt(2))

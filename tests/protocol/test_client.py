@@ -419,7 +419,7 @@ def keys_of(playing, number, attempt=0):
 def sent_and_withheld(playing, number, aggregate):
     """A client's part of the sum and the rest, from what was elected."""
     elected = unpack_positions(aggregate.elected, playing.parameters.k(number), playing.parameters.length)
-    return playing.silos[ME].partition(keys_of(playing, number).step, elected).inside
+    return playing.silos[ME].partition(keys_of(playing, number).step, elected).elected
 
 
 def test_a_counted_upload_leaves_the_outside_as_residual():
@@ -549,9 +549,11 @@ def test_a_state_comes_back_with_every_field():
         vector, "sent", 3, 1, 2, counts=integers, chains="c", nonce="d", view="f",
         held=Root(bytes(32), bytes(16)).begin("r"), root=4, joined="g", once=b"h", line=b"i",
         pinned="j", model="k", share=integers + 1,
-        opened=1, residual=vector + 1, update=vector + 2, kept=vector + 3, mark="e", elected=mask,
+        opened=1, residual=vector + 1, update=vector + 2, next_residual=vector + 3, fingerprint="e", elected=mask,
     )  # fmt: skip
-    assert set(state.to_arrays()) == {field.name for field in fields(state)} - {"upload_context"}
+    assert set(state.to_arrays()) == {
+        {"next_residual": "kept", "fingerprint": "mark"}.get(field.name, field.name) for field in fields(state)
+    } - {"upload_context"}
     back = ClientState.from_arrays(state.to_arrays())
     assert bits(back) == bits(state)
     assert [type(getattr(back, field.name)) for field in fields(back)] == [
@@ -570,8 +572,8 @@ def test_a_step_does_not_touch_the_state_it_was_given():
     playing = hand(*FEEDBACK)
     aggregate = playing.round(1)
     state = playing.states[ME]
-    frozen = replace(state, **{name: getattr(state, name).copy() for name in ("weights", "update", "kept")})
-    for name in ("weights", "update", "kept", "elected"):
+    frozen = replace(state, **{name: getattr(state, name).copy() for name in ("weights", "update", "next_residual")})
+    for name in ("weights", "update", "next_residual", "elected"):
         getattr(state, name).flags.writeable = False
     step(playing.silos[ME], state, playing.begin(2, aggregate))
     assert bits(state) == bits(frozen)
@@ -694,7 +696,7 @@ def test_what_was_made_ahead_is_never_stored_and_gone_when_its_round_is_over(mon
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     playing, _ = voted(*STATIC, "privacy.epsilon=1.0", "privacy.clip=1.0")
     state = playing.states[ME]
-    assert state.upload_context.ready() is not None
+    assert state.upload_context.prepared() is not None
     assert ClientState.from_arrays(state.to_arrays()).upload_context is None
     playing.send(ME, msgspec.structs.replace(playing.begin(2, Aggregate(1, 0)), train=False))  # round 1 was aborted
     assert (playing.states[ME].phase, playing.states[ME].upload_context) == ("idle", None)
@@ -705,7 +707,7 @@ def test_an_error_ahead_is_heard_of_when_the_upload_is_made(monkeypatch):
         raise MemoryError("no room for noise")
 
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    monkeypatch.setattr("paraaegis.protocol.protect.Mechanism.noise", fail)
+    monkeypatch.setattr("paraaegis.protocol.mechanisms.EncodedMechanism.ahead", fail)
     playing, elected = voted(*STATIC, "privacy.epsilon=1.0", "privacy.clip=1.0")
     with pytest.raises(MemoryError, match="no room"):
         playing.send(ME, elected)

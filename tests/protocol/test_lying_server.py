@@ -20,11 +20,12 @@ from paraaegis.crypto.profiles import PROFILES
 from paraaegis.crypto.shamir import Q, centre, rebuild
 from paraaegis.errors import ConfigError, CryptoError, ProtocolError
 from paraaegis.fixed_point import unpack_fixed_point
-from paraaegis.methods import least_quorum
+from paraaegis.methods import method_of
 from paraaegis.protocol.joining import SnapshotContent
-from paraaegis.protocol.lwe_round import _purpose, public_seed
+from paraaegis.protocol.mechanisms import RevealContext
 from paraaegis.protocol.messages import Aggregate, Ended, ReportOnly, ShareSum, Survivors, Upload
-from paraaegis.protocol.protect import RevealContext
+from paraaegis.protocol.shares import _purpose
+from paraaegis.protocol.sums import public_seed
 from paraaegis.types import Blob, Payload
 from toy import configure
 
@@ -141,7 +142,7 @@ def test_clients_with_different_counts_have_no_sum_in_common(monkeypatch):
     playing, updates = federation("ckks-fedavg", 5, 60, samples=[100] * 5)
     unchecked(monkeypatch, PROOFS)
     aggregate = playing.sum(1, weights_attack(playing))
-    sight = RevealContext(1, 0, step_of(playing, 1), 5, 0.2, None)
+    sight = RevealContext(playing.parameters.round_id(1), step_of(playing, 1), 5, 0.2, None)
     isolated = playing.silos["client-1"].half.reveal(aggregate.payload, sight).steps * 2.0**-22
     np.testing.assert_allclose(isolated, updates[0, 0] / 5, atol=2.0**-21)  # the victim's, alone
     assert all(ended(playing, playing.begin(2, aggregate), name) for name in playing.silos)
@@ -207,9 +208,9 @@ def test_uploads_cannot_be_repeated_swapped_or_taken_from_another_round(lie):
 @pytest.mark.parametrize("checked", [True, False])
 def test_clients_that_were_told_different_outcomes_are_never_mixed_again(monkeypatch, checked):
     if not checked:
-        monkeypatch.setattr("paraaegis.protocol.client.chained", lambda *_: "")
-        monkeypatch.setattr("paraaegis.protocol.client.view", lambda *_: b"")  # which has the model in it
-        monkeypatch.setattr("paraaegis.protocol.client.seen_in", lambda *_: "")
+        monkeypatch.setattr("paraaegis.protocol.round.chained", lambda *_: "")
+        monkeypatch.setattr("paraaegis.protocol.round.view", lambda *_: b"")  # which has the model in it
+        monkeypatch.setattr("paraaegis.protocol.round.seen_in", lambda *_: "")
     playing, _ = federation("paraaegis-feedback", 4, 60, "protect.ratio=0.2", rounds=4)
     first = playing.round(1)
     void = Aggregate(1, 0)
@@ -266,11 +267,16 @@ def survivors(playing, sent, names, receiver):
 def unmasked(playing, upload, secret):
     """One client's update, from its upload and its secret, in units of the update; with its own error."""
     names, length = list(playing.silos), playing.parameters.length
-    half = playing.silos[names[0]].half
+    mechanism, round_id = playing.silos[names[0]].half.mechanism, playing.parameters.round_id(1)
     values = unpack_fixed_point(upload.payload.chunks, length).astype(np.int64)
-    mask = lwe.FORMS["ring"].mask(public_seed(playing.parameters.run, 1, 0), secret, length)
-    numbers = half.numbers(RevealContext(1, 0, b"", len(names), 1 / len(names), None), length)
+    mask = lwe.FORMS["ring"].mask(public_seed(round_id), secret, length)
+    numbers = mechanism.numbers(RevealContext(round_id, b"", len(names), 1 / len(names), None), length)
     return centre(values - mask) / (numbers.scale / len(names)), numbers.error_std / (numbers.scale / len(names))
+
+
+def least_quorum(clients, settings):
+    config = configure("protect.method=lwe-secagg", f"federation.clients={clients}", *settings)
+    return method_of(config).least_quorum(config)
 
 
 def two_sets(playing, colluders):
@@ -303,13 +309,12 @@ def test_two_sets_of_survivors_unmask_one_client_only_below_the_quorum_that_is_r
 ):
     settings = [f"privacy.colluders={colluders}"]
     if not checked:
-        unchecked(monkeypatch, "paraaegis.runs.assemble.check_shares")
+        unchecked(monkeypatch, "paraaegis.parts.Lwe.check")
         settings.append(f"federation.quorum={(clients - colluders) // 2 + colluders}")
     playing, updates = federation("lwe-secagg", clients, 2048, *settings, rounds=1)
     found = two_sets(playing, colluders)
     if checked:
-        assert playing.parameters.quorum >= least_quorum(configure(
-            "protect.method=lwe-secagg", f"federation.clients={clients}", *settings))  # fmt: skip
+        assert playing.parameters.quorum >= least_quorum(clients, settings)
         assert found is None
     else:
         values, error = found

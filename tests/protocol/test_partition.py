@@ -12,7 +12,7 @@ ELECTED = np.array([True, False, False, True, False])  # positions 0 and 3: para
 
 def test_elected_positions_are_parameters_through_the_order():
     partition = Partition.of(ELECTED, ORDER)
-    assert partition.inside.tolist() == [False, False, False, True, True]
+    assert partition.elected.tolist() == [False, False, False, True, True]
 
 
 def test_both_parts_are_in_parameter_order_the_outside_with_zeros_inside():
@@ -23,25 +23,25 @@ def test_both_parts_are_in_parameter_order_the_outside_with_zeros_inside():
 
 def test_the_outside_travels_in_the_secret_order():
     partition = Partition.of(ELECTED, ORDER)
-    assert partition.travel.tolist() == [2, 0, 1]  # positions 1, 2 and 4 are parameters 2, 0 and 1
+    assert partition.rest.tolist() == [2, 0, 1]  # positions 1, 2 and 4 are parameters 2, 0 and 1
     assert partition.merge(np.array([13, 14]), np.array([12, 10, 11])).tolist() == [10, 11, 12, 13, 14]
 
 
 def test_an_outside_that_did_not_travel_is_zero():
     merged = Partition.of(ELECTED, ORDER).merge(np.array([13, 14]), None)
     assert merged.tolist() == [0, 0, 0, 13, 14]
-    with pytest.raises(UpdateError, match="2 values inside and 3 outside were expected, got 1 and 3"):
+    with pytest.raises(UpdateError, match="expected 2 elected values and a rest of 3, got 1 and 3"):
         Partition.of(ELECTED, ORDER).merge(np.array([13]), None)
 
 
 def test_an_update_of_another_length_is_refused():
-    with pytest.raises(UpdateError, match="5 values was expected, got 4"):
+    with pytest.raises(UpdateError, match="should have 5 values, got 4"):
         Partition.of(ELECTED, ORDER).split(np.zeros(4))
 
 
 @pytest.mark.parametrize(("inside", "outside"), [(1, 3), (2, 4), (3, 2), (0, 5)])
 def test_parts_of_other_lengths_are_refused(inside, outside):
-    with pytest.raises(UpdateError, match=f"2 values inside and 3 outside were expected, got {inside} and {outside}"):
+    with pytest.raises(UpdateError, match=f"expected 2 elected values and a rest of 3, got {inside} and {outside}"):
         Partition.of(ELECTED, ORDER).merge(np.zeros(inside), np.zeros(outside))
 
 
@@ -50,6 +50,6 @@ def test_merging_keeps_bits_and_kind(dtype):
     vector = np.array([0, -0.0, 1e-30, 7, -3]).astype(dtype)
     partition = Partition.of(ELECTED, ORDER)
     inside, outside = partition.split(vector)
-    merged = partition.merge(inside, outside[partition.travel])
+    merged = partition.merge(inside, outside[partition.rest])
     assert merged.dtype == dtype
     assert merged.tobytes() == vector.tobytes()

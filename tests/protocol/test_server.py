@@ -860,7 +860,7 @@ def test_with_worker_processes_the_server_reaches_none_that_knows_a_key():
     with SecretPool(2) as secrets, Pool(2) as keyless:
         wired = assemble(config, learners, KEYS, "client-0", (secrets, keyless))
         desk = RoundServer(wired.parameters, wired.server, ServerState())
-        total = desk.half.open(wired.parameters.length, 0)
+        total = desk.half.open(wired.parameters.round_id(1), 0)
         LocalEngine(wired.clients).run(desk, lambda _: None, lambda _: None)
         for root in (desk, total):
             assert secrets_in(root) == set()

@@ -46,7 +46,7 @@ def test_a_void_round_carries_nothing(extra):
     playing, _ = federation("paraaegis-feedback", 3, 60, "protect.ratio=0.2")
     true = playing.round(1)
     borrowed = msgspec.structs.replace(Aggregate(1, 0), **{extra: getattr(true, extra)})
-    with pytest.raises(ProtocolError, match="came without a sum, but with"):
+    with pytest.raises(ProtocolError, match="has no sum, but"):
         playing.send("client-0", playing.begin(2, borrowed))
     assert not playing.states["client-0"].applied
     assert not isinstance(playing.send("client-0", playing.begin(2, true)), Ended)

@@ -42,7 +42,7 @@ def test_splitting_and_merging_is_the_identity(elected, seed):
     for vector in (rng.normal(size=elected.size).astype(np.float32), rng.integers(-(2**60), 2**60, elected.size)):
         inside, outside = partition.split(vector)
         assert partition.counts == (np.count_nonzero(elected), np.count_nonzero(~elected))
-        assert partition.merge(inside, outside[partition.travel]).tobytes() == vector.tobytes()
+        assert partition.merge(inside, outside[partition.rest]).tobytes() == vector.tobytes()
 
 
 @quick
@@ -52,7 +52,7 @@ def test_the_outside_travels_where_the_vote_did_not_fall(elected, seed):
     order = np.random.default_rng(seed).permutation(elected.size)
     partition = Partition.of(elected, order)
     _, outside = partition.split(np.arange(elected.size))
-    np.testing.assert_array_equal(outside[partition.travel], order[~elected])
+    np.testing.assert_array_equal(outside[partition.rest], order[~elected])
 
 
 @quick

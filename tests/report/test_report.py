@@ -212,7 +212,7 @@ def test_the_figures_hold_the_runs_own_numbers(comparison):
     drawn = figures(runs)
     by_round = {series["name"]: series["y"] for series in drawn["Accuracy by round"]["data"]}
     for run in runs:
-        assert by_round[run.label] == [100 * line.metrics["accuracy"] for line in run.lines]
+        assert by_round[run.label] == [100 * line.metrics["accuracy"] for line in run.records]
     agreement = {series["name"] for series in drawn["Agreement of the votes"]["data"]}
     assert agreement == {run.label for run in runs if run.result.method != "fedavg"}
     json.dumps(list(drawn.values()))

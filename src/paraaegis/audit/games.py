@@ -17,20 +17,15 @@ from numpy.typing import NDArray
 from paraaegis.audit.noise import NoiseCheck, check_noise
 from paraaegis.audit.setup import Mechanism, audited
 from paraaegis.config import Config
-from paraaegis.crypto import lwe
 from paraaegis.crypto.shamir import Q
 from paraaegis.errors import ConfigError
 from paraaegis.fixed_point import from_fixed_point
-from paraaegis.methods import METHODS
+from paraaegis.methods import METHODS, method_of
 from paraaegis.privacy.audit import mu_bound
 from paraaegis.privacy.calibrate import epsilon_of
 from paraaegis.privacy.guarantee import CLIENTS, NOISED, SERVER, mu_against, sensitivity, sight_of
 from paraaegis.privacy.ledger import releases_of
-from paraaegis.protocol.lwe_round import LweHalf, unmask
-from paraaegis.protocol.messages import RoundId
-from paraaegis.protocol.protect import Protected
-from paraaegis.protocol.sums import FixedPointSum
-from paraaegis.types import Payload, Vector
+from paraaegis.types import Vector
 
 LENGTH = 16  # values of an update in a game: noise is independent from value to value
 TARGET_MU = 1.0  # of a whole game: at 2,000 trials much less shows nothing
@@ -74,8 +69,8 @@ def everything() -> dict[str, Config]:
     base = Config()
     tight = msgspec.structs.replace(base.privacy, calibration="tight")
     inside = msgspec.structs.replace(tight, inside_clip=1.0)
-    methods = [(name, name, tight) for name, method in METHODS.items() if method.noisy]
-    methods += [(f"{name}, noise inside", name, inside) for name, method in METHODS.items() if method.inside]
+    methods = [(name, name, tight) for name, method in METHODS.items() if method.noised]
+    methods += [(f"{name}, noise inside", name, inside) for name, method in METHODS.items() if method.sums_clean_values]
     return {
         label: msgspec.structs.replace(
             base, protect=msgspec.structs.replace(base.protect, method=name), privacy=privacy
@@ -95,7 +90,7 @@ def audit(
 
     Its budget is replaced by one at which a game of `rounds` rounds (0: two, of a varying series three) claims μ = 1.
     """
-    rounds = rounds or (3 if config.protect.method == "varying-dp" else 2)
+    rounds = rounds or (3 if method_of(config).varies else 2)
     findings = play_games(config, trials, rounds, progress)
     noise = check_noise(config, rounds)
     return Audit(
@@ -177,32 +172,19 @@ class Game:
         game, others = self.mechanism, np.zeros_like(update)
         uploads = [game.protect(update if i == 0 else others, i, number, attempt) for i in range(self._senders)]
         reveal_context = game.reveal_context(number, attempt)
-        if isinstance(game.half, LweHalf):
-            payload = self._unmasked(game.half, number, attempt, uploads)
-        else:
-            total = game.server.open(LENGTH, LENGTH // 2 if game.partition else 0)
-            for upload in uploads:
-                total.add(upload.payload)
-            payload = total.close()
-        revealed = game.half.reveal(payload, reveal_context)
+        total = game.server.open(reveal_context.round_id, LENGTH // 2 if game.partition else 0)
+        for upload in uploads:
+            total.add(upload.payload)
+        if total.share_size:  # the server collects the sums of shares and takes the masks off
+            sums = {
+                index: np.sum([upload.shares[name] for upload in uploads], axis=0) % Q
+                for index, name in enumerate(game.names)
+            }
+            total.unmask(sums, game.config.federation.quorum, len(uploads))
+        revealed = game.half.reveal(total.close(), reveal_context)
         return from_fixed_point(revealed.steps, revealed.worth / reveal_context.heaviest)
 
     @property
     def _senders(self) -> int:
-        """How many upload, from the first on: those whose noise the observer lacks and needs; for LWE, all."""
-        game = self.mechanism
-        if isinstance(game.half, LweHalf):
-            return len(game.names)
-        return max(part.quorum - part.colluders if part.quorum else 1 for part, _ in game.noised.values())
-
-    def _unmasked(self, half: LweHalf, number: int, attempt: int, uploads: list[Protected]) -> Payload:
-        """What the server of lwe-secagg does: add, collect the sums of shares, take the mask off."""
-        total, round_id = FixedPointSum(LENGTH, "lwe"), RoundId(half.run, "lwe-secagg", LENGTH, number, attempt)
-        for upload in uploads:
-            total.add(upload.payload)
-        names = self.mechanism.names
-        rows = {i: np.sum([upload.shares[name] for upload in uploads], axis=0) % Q for i, name in enumerate(names)}
-        unmask(total, lwe.FORMS[half.form], round_id, rows, half.quorum, len(uploads))
-        for colluder in uploads[len(uploads) - half.colluders :]:
-            total.values -= colluder.parts[0]  # it sent zeros, so these are its errors, which it tells the observer
-        return total.close()
+        """How many upload, from the first on: those whose noise the observer lacks and needs."""
+        return max(part.quorum - part.colluders if part.quorum else 1 for part, _ in self.mechanism.noised.values())

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from paraaegis.audit.setup import Mechanism, audited
 from paraaegis.config import Config
 from paraaegis.fixed_point import CHUNK
+from paraaegis.methods import ELECTED, method_of
 
 LENGTH = 3 * CHUNK
-SHORT = 1 << 14  # for the matrix form of lwe-secagg, which takes 710 multiplications per value
+SHORT = 1 << 14  # for LWE masks in matrix form, which take 710 multiplications per value
 MU = 200.0  # of the whole game: with so little noise the norm that clipping leaves is measured to a few percent
 MOST_ROUNDS = 3
 LIMIT = 7.0  # standard deviations
@@ -73,7 +74,7 @@ class Piece:
 
 def check_noise(config: Config, rounds: int) -> NoiseCheck:
     """Measure the noise of a configuration's method, with a budget of its own."""
-    short = config.protect.method == "lwe-secagg" and config.protect.lwe == "matrix"
+    short = "lwe" in method_of(config).ciphers and config.protect.lwe == "matrix"
     length = SHORT if short else LENGTH
     mechanism = Mechanism(audited(config, min(rounds, MOST_ROUNDS), MU, length), length)
     uploads = _uploads(mechanism)
@@ -133,7 +134,7 @@ def _piece(mechanism: Mechanism, what: str, values: NDArray[np.float64], play: t
 def _rows(mechanism: Mechanism, what: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The values of a part at the places for which its noise was drawn, by chunk, filled up with zeros."""
     mask_of = mechanism.mask_of(what)
-    part = values[mask_of] if what == "inside" else np.where(mask_of, values, 0.0)
+    part = values[mask_of] if what == ELECTED else np.where(mask_of, values, 0.0)
     return np.pad(part, (0, -part.size % CHUNK)).reshape(-1, CHUNK)
 
 

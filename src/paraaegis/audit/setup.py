@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.config import Config
-from paraaegis.crypto import lwe
 from paraaegis.crypto.ratchet import Root
 from paraaegis.crypto.shuffle import secret_order
 from paraaegis.errors import ConfigError
 from paraaegis.fixed_point import STEP
-from paraaegis.methods import ClientParts, find_method
+from paraaegis.methods import ELECTED, method_of
 from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon, remark_sensitivity
 from paraaegis.privacy.guarantee import sensitivity
-from paraaegis.protocol.lwe_round import LweHalf
+from paraaegis.protocol.mechanisms import RevealContext, UploadContext
+from paraaegis.protocol.messages import RoundId
 from paraaegis.protocol.partition import Partition
-from paraaegis.protocol.protect import Protected, RevealContext, UploadContext
+from paraaegis.protocol.protect import Protected
 from paraaegis.runs import assemble
 from paraaegis.seeds import Purpose
 from paraaegis.types import FixedPoint, Mask, Vector
@@ -34,8 +34,7 @@ def audited(config: Config, rounds: int, mu: float, length: int) -> Config:
     privacy, samples = config.privacy, max(1, config.federation.min_samples)
     if math.isinf(privacy.epsilon) or math.isinf(privacy.clip):
         raise ConfigError("there is no noise to audit: privacy.epsilon and privacy.clip must be finite")
-    honest = lwe.FORMS[config.protect.lwe].least_honest if config.protect.method == "lwe-secagg" else HONEST
-    quorum = privacy.colluders + honest
+    quorum = privacy.colluders + max(HONEST, method_of(config).least_honest(config))
     if privacy.calibration == "tight":
         epsilon = epsilon_of(mu, privacy.delta)
     else:  # the ε that the Remark gives to noise whose honest, client-level μ is `mu`
@@ -47,7 +46,7 @@ def audited(config: Config, rounds: int, mu: float, length: int) -> Config:
     privacy = msgspec.structs.replace(privacy, epsilon=epsilon, sigma=0.0, participations=0, floor=0, noise="secret")
     protect = msgspec.structs.replace(config.protect, ratio=0.5, carry=False)
     point = msgspec.structs.replace(config, federation=federation, privacy=privacy, protect=protect)
-    assemble.check_method(point, length)
+    method_of(point).check(point, length)
     return point
 
 
@@ -55,9 +54,9 @@ class Mechanism:
     """A method as a run of this configuration wires it, for updates of `length` values."""
 
     def __init__(self, config: Config, length: int) -> None:
-        method = find_method(config.protect.method)
+        method = method_of(config)
         self.config, self.length, self.names = config, length, config.names
-        self.half, self.server = method.client(ClientParts(config)), method.server(config, None)
+        self.half, self.server = method.client(config), method.server(config)
         self._step = Root.new().begin("audit").step  # one for all rounds: the noise is audited, not the keys
         self.partition = _halves(self._step, length) if self.half.votes else None
         self.weights = _weights(len(self.names))
@@ -75,17 +74,21 @@ class Mechanism:
         """Which values belong to a part of the update."""
         if self.partition is None:
             return np.ones(self.length, dtype=np.bool_)
-        return self.partition.inside if what == "inside" else ~self.partition.inside
+        return self.partition.elected if what == ELECTED else ~self.partition.elected
+
+    def round_id(self, number: int, attempt: int) -> RoundId:
+        """The address of a round's messages."""
+        return RoundId("audit", self.config.protect.method, self.length, number, attempt)
 
     def reveal_context(self, number: int, attempt: int) -> RevealContext:
         """What the aggregate of this round and attempt is read with."""
-        return RevealContext(number, attempt, self._step, len(self.names), self.weights[0], self.partition)
+        round_id = self.round_id(number, attempt)
+        return RevealContext(round_id, self._step, len(self.names), self.weights[0], self.partition)
 
     def upload_context(self, index: int, number: int, attempt: int) -> UploadContext:
         """What a client's upload of this round and attempt is made with."""
         return UploadContext(
-            number=number,
-            attempt=attempt,
+            round_id=self.round_id(number, attempt),
             step=self._step,
             clients=len(self.names),
             heaviest=self.weights[0],
@@ -104,14 +107,12 @@ class Mechanism:
         """What an upload adds to the sum, in parameter order."""
         if self.partition is None:
             return upload.parts[0]
-        inside, *outside = upload.parts
-        return self.partition.merge(inside, outside[0] if outside else None)
+        elected, *rest = upload.parts
+        return self.partition.merge(elected, rest[0] if rest else None)
 
     def worth(self, number: int) -> float:
         """What one step of an upload adds to the weighted sum of updates."""
-        if isinstance(self.half, LweHalf):
-            return 1 / self.half.numbers(self.reveal_context(number, 0), self.length).scale
-        return STEP
+        return self.half.worth(self.reveal_context(number, 0), self.length) * STEP
 
     def _canary(self) -> Vector:
         canary = np.zeros(self.length)

@@ -128,7 +128,8 @@ def _clients(
     config: Config = resolve(make_config({}, settings), [NullLearner.samples])
     learners = dict.fromkeys(config.names, NullLearner(length))
     federation = assemble(config, learners, make_keys(config), "client-0", pools)
-    return federation.clients, lambda: federation.server.open(length, federation.parameters.k(1))
+    parameters = federation.parameters
+    return federation.clients, lambda: federation.server.open(parameters.round_id(1), parameters.k(1))
 
 
 def _one_round(clients: Mapping[str, ClientContext], open_sum: Callable[[], Sum], update: Vector) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from paraaegis.cli.options import Json, Settings, check_target, print_json, say_measured
-from paraaegis.config import Config, load_config, make_config
+from paraaegis.config import Config, Protect, load_config, make_config
 from paraaegis.errors import ConfigError
 
 PILOT = 4  # rounds
@@ -51,6 +51,7 @@ def plan(
     Where nothing fits, shows what comes nearest, writes nothing and exits with 1.
     """
     from paraaegis.cli.tables import show_plan
+    from paraaegis.methods import REFERENCE
     from paraaegis.planning.measure import measure
     from paraaegis.planning.pilot import run_pilot
     from paraaegis.planning.planner import Request, check, configured, recommend, train_seconds_of
@@ -61,7 +62,7 @@ def plan(
     chosen = _chosen(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
     check(chosen)
     length = _length(model, chosen)
-    machine = measure(chosen.protect.profile, ("fedavg", chosen.protect.method), say_measured)
+    machine = measure(chosen.protect.profile, (REFERENCE, chosen.protect.method), say_measured)
     flown = (
         run_pilot(chosen, pilot_rounds or PILOT, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
     )
@@ -119,11 +120,12 @@ def _chosen(
     bandwidth: float | None,
 ) -> Config:
     from paraaegis.learn.names import MODEL_NAMES
+    from paraaegis.methods import METHODS, method_of
 
     named = model if model in MODEL_NAMES else None
     engine = None if bandwidth is None else "flower"
-    if method is None and path is None:
-        method = "paraaegis-feedback" if epsilon is None else "paraaegis-static"
+    if method is None and path is None and epsilon is None:
+        method = next(name for name, one in METHODS.items() if one.withholds)
     given = {
         "federation.clients": clients,
         "federation.rounds": rounds,
@@ -140,10 +142,10 @@ def _chosen(
         raise ConfigError(
             f"--epsilon is counted exactly, got --set privacy.calibration={chosen.privacy.calibration}; leave one out"
         )
-    if epsilon is not None and chosen.protect.method == "paraaegis-feedback" and not chosen.privacy.inside_clip:
+    if epsilon is not None and not method_of(chosen).noised_parts(chosen):
         raise ConfigError(
-            "paraaegis-feedback sends nothing that is noised, so that --epsilon would promise nothing: choose "
-            "--method paraaegis-static, or noise the encrypted sum with --set privacy.inside_clip=1.0"
+            f"{chosen.protect.method} sends nothing that is noised, so that --epsilon would promise nothing: choose "
+            f"--method {Protect().method}, or noise the encrypted sum with --set privacy.inside_clip=1.0"
         )
     return chosen
 

@@ -40,6 +40,7 @@ def privacy(
         "privacy.vary": decay,
     }
     changes = [*(f"{key}={value}" for key, value in named.items() if value is not None), *(settings or [])]
+    from paraaegis.methods import METHODS, method_of
     from paraaegis.runs.guarantees import run_guarantees, spending
 
     if config is not None and config.is_dir():
@@ -48,10 +49,11 @@ def privacy(
         found = spending(config)
     else:
         chosen = _chosen(config, changes)
-        if decay is not None and chosen.protect.method != "varying-dp":
+        if decay is not None and not method_of(chosen).varies:
+            able = next(name for name, method in METHODS.items() if method.varies)
             raise ConfigError(
-                f"--decay is the noise's of varying-dp, got it for {chosen.protect.method}; "
-                "add --set protect.method=varying-dp, or leave it out"
+                f"--decay is for noise that varies from round to round, which {chosen.protect.method} does not add; "
+                f"add --set protect.method={able}, or leave it out"
             )
         found = run_guarantees(chosen)
     if as_json:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from paraaegis.comparisons.table import Table as Comparison
 from paraaegis.comparisons.table import by_label, cells_text, explained, headers, splits_of
+from paraaegis.methods import find_method
 from paraaegis.planning.planner import Choice, Recommendation
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.runs.guarantees import RunGuarantees
@@ -122,7 +123,7 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
 
 
 def _plan_rows(recommendation: Recommendation) -> list[tuple[str, Callable[[Choice], str]]]:
-    rounds, dynamic = recommendation.rounds, recommendation.choice.method == "paraaegis-dynamic"
+    rounds, dynamic = recommendation.rounds, find_method(recommendation.choice.method).ratio == "decaying"
     rows: list[tuple[str, Callable[[Choice], str]]] = [
         ("method", lambda one: one.method),
         (
@@ -156,7 +157,7 @@ def _show_guarantees(console: Console, title: str, guarantees: Sequence[Guarante
 def show_guarantees(run_guarantees: RunGuarantees) -> None:
     """A configuration's guarantees and calibrations as two tables."""
     console = _wide()
-    first = " in the first round" if run_guarantees.method == "varying-dp" else ""
+    first = " in the first round" if find_method(run_guarantees.method).varies else ""
     noise = f"σ = {run_guarantees.sigma:.4g} a coordinate{first}, calibration {run_guarantees.calibration!r}"
     title = f"{run_guarantees.method}: {noise if run_guarantees.sigma else 'no noise'}"
     _show_guarantees(console, title, run_guarantees.guarantees)

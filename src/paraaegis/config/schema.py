@@ -250,14 +250,7 @@ def meant(word: str, allowed: Iterable[str]) -> str:
 
 
 def _refuse_contradictions(config: Config) -> None:
-    protect, federation = config.protect, config.federation
-    if protect.method == "paraaegis-static" and protect.decay != 1.0:
-        raise ConfigError(
-            f"paraaegis-static keeps its ratio, so protect.decay must be 1.0, got {protect.decay}; "
-            "use method paraaegis-dynamic for a ratio that decays"
-        )
-    if protect.method == "paraaegis-feedback" and protect.ratio == 0:
-        raise ConfigError("paraaegis-feedback sends nothing but what is elected, so protect.ratio must be above 0")
+    federation = config.federation
     if federation.quorum > config.sampled:
         raise ConfigError(
             f"federation.quorum must be at most the {config.sampled} clients of a round, got {federation.quorum}"
@@ -277,17 +270,16 @@ def _refuse_contradictions(config: Config) -> None:
 
 
 def _refuse_contradictory_privacy(config: Config) -> None:
-    protect, privacy, federation = config.protect, config.privacy, config.federation
+    privacy, federation = config.privacy, config.federation
     if math.isinf(privacy.clip) and not math.isinf(privacy.epsilon):
         raise ConfigError("privacy.clip = inf leaves nothing to calibrate noise to; set a finite clip or epsilon = inf")
     if privacy.sigma and math.isinf(privacy.epsilon):
         raise ConfigError(
             f"privacy.sigma = {privacy.sigma:g} asks for noise and privacy.epsilon = inf for none; set one"
         )
-    if privacy.participations and (privacy.calibration == "paper" or protect.method == "varying-dp"):
+    if privacy.participations and privacy.calibration == "paper":
         raise ConfigError(
-            "privacy.participations is for equal noise of calibration 'tight': the paper's formula counts sampling by "
-            "its fraction, and a varying series needs all its rounds"
+            "privacy.participations is for calibration 'tight': the paper's formula counts sampling by its fraction"
         )
     if privacy.participations > federation.rounds:
         raise ConfigError(

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from math import floor, isfinite, log2, sqrt
 from types import MappingProxyType
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -213,6 +215,11 @@ def lwe_parameters(
 def accounted_sensitivity(scale: float, clip: float, length: int) -> float:
     """Return Δ = scale·θ + √d/2: what one client can move the sum by, in integer units, rounding included."""
     return scale * clip + sqrt(length) / 2
+
+
+def public_seed(run: str, number: int, attempt: int) -> bytes:
+    """Return the seed of A for one attempt of a round: anyone can compute it, nobody chose it."""
+    return sha256(msgspec.msgpack.encode(["paraaegis lwe matrix", run, number, attempt])).digest()
 
 
 def expand(seed: bytes, form: str, start: int, rows: int, columns: int) -> NDArray[np.int32]:

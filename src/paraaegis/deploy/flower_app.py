@@ -21,7 +21,7 @@ from paraaegis.deploy.node import (
 from paraaegis.engines.flower.client import ClientApp, make_client_app
 from paraaegis.engines.flower.server import Connect, FlowerTransport, ServerApp, make_server_app
 from paraaegis.errors import BusyError, ConfigError
-from paraaegis.methods import find_method
+from paraaegis.methods import method_of
 from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
@@ -81,9 +81,7 @@ def _serve(config: Config, folder: RunFolder, transport: FlowerTransport, state:
         config, make_parameters(config, names, transport.length(present), evaluators(config, holdout), state.run)
     )
     with Pool(config.engine.processes) as pool:
-        server = RoundServer(
-            parameters, find_method(config.protect.method).server(config, pool), state, folder.history.keep
-        )
+        server = RoundServer(parameters, method_of(config).server(config, pool), state, folder.history.keep)
         drive(serve(server, over), transport.carry, folder.append, lambda kept: folder.save(kept, {}))
 
 

@@ -21,7 +21,7 @@ from paraaegis.deploy.key_folder import KeyFolder
 from paraaegis.engines.flower.store import most_spent
 from paraaegis.errors import ConfigError, KeyFileError, RunError, UpdateError
 from paraaegis.files import write_whole
-from paraaegis.methods import ClientParts, find_method
+from paraaegis.methods import method_of
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.client_context import ClientContext
@@ -170,7 +170,6 @@ class DeployedClient:
                 f"the run {run} is of another configuration than this silo's, {short_name(config)}: compare the "
                 "config.toml here with the operator's; only the table engine and privacy.attempts may differ"
             )
-        method = find_method(config.protect.method)
         if strangers := [name for name in config.names if name not in keys.roster]:
             raise KeyFileError(
                 f"the keys of {self.name} carry no identity of {', '.join(strangers)}: let the lead approve them with "
@@ -183,7 +182,7 @@ class DeployedClient:
         length = self._facts.length
         parameters = check(config, make_parameters(config, config.names, length, evaluators(config, self.holdout), run))
         with SecretPool(config.engine.processes) as pool:
-            half = method.client(ClientParts(config, run, pool))
+            half = method_of(config).client(config, pool)
             encrypted = parameters.k(1) if half.votes else length
             pool.workers = max(1, min(pool.workers, encrypted // WORTH))
             ledger, identity = self._ledger(config), load_identity(self.folder / "identity")

@@ -11,14 +11,21 @@ from typing import Literal
 import msgspec
 
 from paraaegis.errors import ConfigError
+from paraaegis.methods import METHODS
 from paraaegis.protocol.schedule import Schedule
 
 Fit = tuple[float, float, float]  # of 1, of values in the model, of ciphertexts that a client sends
-ALIASES = {"varying-dp": "dp-fedavg", "paraaegis-dynamic": "paraaegis-static"}  # which cost what another one does
 PHASES = ("vote", "protect", "reveal")  # a client's; `combine` is the server's
 BASE = 150e6  # bytes of a process that has done nothing yet
 # Flower, measured with two nodes on two cores (docs/performance.md): seconds an exchange, and a byte of a client's.
 FLOWER_EXCHANGE, FLOWER_BYTE = 8.0, 1.6e-7
+
+
+def priced_as(name: str) -> str:
+    """The first method of the registry that costs what this one does; one that is not in it stands for itself."""
+    if name not in METHODS:
+        return name
+    return next(other for other, method in METHODS.items() if method.costs_like == METHODS[name].costs_like)
 
 
 class MethodCost(msgspec.Struct, kw_only=True):
@@ -50,7 +57,7 @@ class Machine(msgspec.Struct, kw_only=True):
 
     def method(self, name: str) -> MethodCost:
         """The costs of a method, or of the one that costs the same."""
-        found = self.methods.get(ALIASES.get(name, name))
+        found = self.methods.get(priced_as(name))
         if found is None:
             raise ConfigError(f"the costs of {name!r} were not measured; known: {', '.join(self.methods)}")
         return found

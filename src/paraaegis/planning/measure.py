@@ -17,15 +17,15 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import profile
 from paraaegis.engines.local import LocalEngine
 from paraaegis.files import write_whole
-from paraaegis.planning.cost import ALIASES, Fit, Machine, MethodCost, load_of
+from paraaegis.methods import METHODS, REFERENCE, find_method
+from paraaegis.planning.cost import Fit, Machine, MethodCost, load_of, priced_as
 from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.state import RoundRecord, ServerState
 from paraaegis.runs.assemble import assemble, make_keys, resolve
 from paraaegis.types import Arrays, Metrics, Vector
 from paraaegis.version import __version__
 
-METHODS = ("fedavg", "dp-fedavg", "lwe-secagg", "serial", "ckks-fedavg", "paraaegis-static", "paraaegis-feedback")
-CLIENTS, ROUNDS = 5, 3  # the fewest that lwe-secagg takes in ring form
+CLIENTS, ROUNDS = 5, 3  # the fewest that LWE masks in ring form allow
 SMALL, LARGE = 20_000, 300_000  # values: one chunk, and several for every process
 POINTS = ((SMALL, 0.1), (LARGE, 0.01), (LARGE, 0.2))
 _OTHERS = {"header", "ballot", "ckks", "shares"}  # kinds of bytes that are not values of four bytes each
@@ -87,7 +87,7 @@ def remembered(chosen: str, progress: Callable[[str], None] = lambda _: None) ->
         found = None
     if found is not None and found.cores == os.cpu_count():
         return found
-    found = measure(chosen, METHODS, progress)
+    found = measure(chosen, (), progress)
     with suppress(OSError):  # a cache that cannot be written is no reason to fail
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, lambda file: file.write(msgspec.json.encode(found)))
@@ -100,9 +100,9 @@ def _place(chosen: str) -> Path:
 
 
 def measure(
-    chosen: str = "precise", methods: Sequence[str] = METHODS, progress: Callable[[str], None] = lambda _: None
+    chosen: str = "precise", methods: Sequence[str] = (), progress: Callable[[str], None] = lambda _: None
 ) -> Machine:
-    """Play these methods at a few sizes and fit their lines: two to five seconds each on two cores."""
+    """Play these methods, or all, at a few sizes and fit their lines: two to five seconds each on two cores."""
     start = time.perf_counter()
     machine = Machine(
         cores=os.cpu_count() or 1,
@@ -114,7 +114,7 @@ def measure(
         methods={},
     )
     with SecretPool() as secrets, Pool() as pool:
-        for method in dict.fromkeys(ALIASES.get(name, name) for name in methods):
+        for method in dict.fromkeys(priced_as(name) for name in methods or METHODS):
             progress(method)
             _measure(machine, method, (secrets, pool))
     machine.seconds = time.perf_counter() - start
@@ -122,7 +122,7 @@ def measure(
 
 
 def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> None:
-    points = POINTS if method in ("paraaegis-static", "paraaegis-feedback") else ((SMALL, 1.0), (LARGE, 1.0))
+    points = POINTS if find_method(method).votes else ((SMALL, 1.0), (LARGE, 1.0))
     alone = [_play(machine.profile, method, length, ratio, 1, pools) for length, ratio in points]
     crowd = [_play(machine.profile, method, length, ratio, 0, pools) for length, ratio in points]
     last = alone[-1]
@@ -147,7 +147,7 @@ def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> N
     if "ckks" in kinds:
         machine.cipher_up = kinds["ckks"] / CLIENTS / ciphertexts[-1]
         machine.cipher_down = last.bytes_down["ckks"] / CLIENTS / ciphertexts[-1]
-    if method == "fedavg":
+    if method == REFERENCE:
         machine.header = (kinds["header"] + last.bytes_down["header"]) / 2 / CLIENTS
     machine.methods[method] = cost
 

@@ -14,7 +14,8 @@ import numpy as np
 from paraaegis.config import Config
 from paraaegis.errors import RunError, UpdateError
 from paraaegis.launch import run
-from paraaegis.planning.cost import ALIASES
+from paraaegis.methods import REFERENCE
+from paraaegis.planning.cost import priced_as
 from paraaegis.protocol.state import RoundRecord
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.guarantees import run_guarantees
@@ -85,8 +86,8 @@ def run_pilot(
             except UpdateError:  # it diverged: nothing was learnt
                 return 0.0
 
-        plain = records_of("fedavg", bare, "fedavg", 0.0)
-        method = ALIASES.get(config.protect.method, config.protect.method)
+        plain = records_of(REFERENCE, bare, REFERENCE, 0.0)
+        method = priced_as(config.protect.method)
         found = {str(ratio): reached(ratio) for ratio in RATIOS}
     return Pilot(
         method=method,

@@ -13,7 +13,7 @@ import msgspec
 
 from paraaegis.config import Config
 from paraaegis.errors import ConfigError
-from paraaegis.methods import find_method
+from paraaegis.methods import METHODS, REFERENCE, find_method, method_of
 from paraaegis.planning.cost import Estimate, Machine, Setting, at_once, estimate
 from paraaegis.planning.pilot import Pilot
 from paraaegis.privacy.guarantee import Guarantee
@@ -22,9 +22,8 @@ from paraaegis.runs.guarantees import run_guarantees
 
 RATIOS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
 DECAYS = (0.99, 0.95, 0.9)
-USUAL = {"paraaegis-feedback": 0.05, "paraaegis-static": 0.1, "paraaegis-dynamic": 0.1}  # where nothing limits
+USUAL, USUAL_WITHHELD = 0.1, 0.05  # ratios where nothing limits: the rest is sent with noise, or sent later
 RESERVE = 1.2  # the model's seconds are right within a fifth: so much is kept free
-PLANNED = ("paraaegis-feedback", "paraaegis-static", "paraaegis-dynamic")
 
 
 class Request(msgspec.Struct, kw_only=True):
@@ -113,22 +112,23 @@ def train_seconds_of(pilot: Pilot, config: Config, machine: Machine, length: int
     """A client's training in a round: its own time, or its share of this machine's where all clients are `here`."""
     if not here:
         return pilot.train
-    plain = Setting(method="fedavg", length=length, clients=config.sampled, rounds=1)
+    plain = Setting(method=REFERENCE, length=length, clients=config.sampled, rounds=1)
     shared = max(0.0, pilot.wall - estimate(machine, plain).seconds) / config.sampled
     return shared * at_once(machine, config.sampled)
 
 
 def check(config: Config) -> None:
     """Refuse what cannot be planned, before anything is measured."""
-    if config.protect.method not in PLANNED:
-        raise ConfigError(f"a ratio is planned for {', '.join(PLANNED)}, got {config.protect.method!r}")
+    if not method_of(config).votes:
+        able = ", ".join(name for name, method in METHODS.items() if method.votes)
+        raise ConfigError(f"a ratio is planned for {able}, got {config.protect.method!r}")
 
 
 def _pairs(config: Config, length: int) -> list[tuple[float, float]]:
     """Ratios and decays that elect something in every round and, where there is noise outside, leave some there."""
-    noisy = find_method(config.protect.method).noisy
-    decays = DECAYS if config.protect.method == "paraaegis-dynamic" else (1.0,)
-    pairs = [(ratio, decay) for ratio in RATIOS for decay in decays if not (noisy and ratio == 1)]
+    method = method_of(config)
+    decays = DECAYS if method.ratio == "decaying" else (1.0,)
+    pairs = [(ratio, decay) for ratio in RATIOS for decay in decays if not (method.noised and ratio == 1)]
     last = config.federation.rounds
     found = [pair for pair in pairs if Schedule(*pair).elected_at(last, length) > 0]
     if not found:
@@ -213,5 +213,5 @@ def _chosen(method: str, request: Request, fitting: Sequence[Choice]) -> Choice:
         return fitting[0]
     if request.seconds is not None or request.megabytes is not None:
         return fitting[-1]
-    usual = USUAL[method]  # or the next above it, where that costs no more
+    usual = USUAL_WITHHELD if find_method(method).withholds else USUAL  # or the next above it, where that costs no more
     return min(fitting, key=lambda choice: (choice.ratio < usual, abs(choice.ratio - usual), -choice.decay))

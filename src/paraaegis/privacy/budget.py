@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 from paraaegis.config import Config
 from paraaegis.errors import ConfigError
@@ -18,23 +20,34 @@ from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.guarantee import sensitivity
 from paraaegis.privacy.ledger import REMARK, Budget
 
+Series: TypeAlias = Callable[[Config, float], tuple[float, ...]]  # σ of each round, from the σ of equal rounds
 LARGEST_SIGMA = 1e6
 SMALLEST_NOISE = 1e-6  # of the clip: less could not be accounted for
 
 
-def noise(config: Config, parts: int = 1) -> Gaussian:
-    """Clipping and noise of the values outside, or of all; `parts` noised parts of an update share the budget."""
-    privacy, releases = config.privacy, config.federation.rounds
-    sigma = _sigma(config, privacy.clip, parts)
-    if config.protect.method != "varying-dp" or sigma == 0.0:
-        return Gaussian(privacy.clip, (sigma,) * releases)
+def constant(config: Config, sigma: float) -> tuple[float, ...]:
+    """The same σ in every round."""
+    return (sigma,) * config.federation.rounds
+
+
+def geometric(config: Config, sigma: float) -> tuple[float, ...]:
+    """A σ that falls or grows by the same factor every round, and spends what the constant one would."""
+    privacy, rounds = config.privacy, config.federation.rounds
+    if sigma == 0.0:
+        return constant(config, sigma)
     ratio = math.sqrt(privacy.vary) if privacy.vary_scale == "variance" else privacy.vary
-    series = varying(sigma, releases, ratio)
+    series = varying(sigma, rounds, ratio)
     if max(series) > LARGEST_SIGMA:
         raise ConfigError(
-            f"privacy.vary = {privacy.vary} over {releases} rounds starts with noise of σ = {max(series):.3g}"
+            f"privacy.vary = {privacy.vary} over {rounds} rounds starts with noise of σ = {max(series):.3g}"
         )
-    return Gaussian(privacy.clip, series if privacy.vary_direction == "down" else series[::-1])
+    return series if privacy.vary_direction == "down" else series[::-1]
+
+
+def noise(config: Config, parts: int = 1, series: Series = constant) -> Gaussian:
+    """Clipping and noise of the values outside, or of all; `parts` noised parts of an update share the budget."""
+    clip = config.privacy.clip
+    return Gaussian(clip, series(config, _sigma(config, clip, parts)))
 
 
 def inside_noise(config: Config, parts: int) -> Gaussian | None:
@@ -42,7 +55,7 @@ def inside_noise(config: Config, parts: int) -> Gaussian | None:
     clip = config.privacy.inside_clip
     if not clip:
         return None
-    return Gaussian(clip, (_sigma(config, clip, parts),) * config.federation.rounds)
+    return Gaussian(clip, constant(config, _sigma(config, clip, parts)))
 
 
 def budget(config: Config) -> Budget | None:

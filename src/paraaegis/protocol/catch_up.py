@@ -145,10 +145,10 @@ def _ask_aside(
     record.dropped = before
 
 
-def called(server: RoundServer, members: set[str]) -> list[str]:
+def called(server: RoundServer, members: Collection[str]) -> list[str]:
     """Who hears of a round: members, who train in it, and evaluators, who only report."""
-    told = (members | {*server.parameters.evaluators}) - {*server.state.ended}
-    return [client for client in server.parameters.clients if client in told]
+    informed = {*members, *server.parameters.evaluators} - {*server.state.ended}
+    return [client for client in server.parameters.clients if client in informed]
 
 
 def ready(server: RoundServer, record: RoundRecord, clients: Collection[str]) -> list[str]:
@@ -158,7 +158,7 @@ def ready(server: RoundServer, record: RoundRecord, clients: Collection[str]) ->
     return [client for client in clients if client not in lacking]
 
 
-def begins(server: RoundServer, record: RoundRecord, round_id: RoundId, members: set[str]) -> dict[str, Message]:
+def begins(server: RoundServer, record: RoundRecord, round_id: RoundId, members: Collection[str]) -> dict[str, Message]:
     """The round's first messages."""
     return {
         client: Begin(

@@ -1,4 +1,4 @@
-"""A client as one step a message, over a state that can be put on disk in between: Idle → Voted → Sent → Idle.
+"""A client as one step per message, over a state that can be put on disk in between: Idle → Voted → Sent → Idle.
 
 A client trusts its own configuration, not the server: it derives the number of votes and the noise itself and refuses
 what contradicts them. An error leaves the caller with the old state. A check that needs a key and fails ends the run
@@ -7,31 +7,19 @@ for this client: whether it accepts or refuses must not be a question that a ser
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from paraaegis.crypto.mac import warm
 from paraaegis.crypto.shuffle import digest
 from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.parallel import in_background
-from paraaegis.privacy.ledger import METRICS, SECONDS, VOTES
+from paraaegis.privacy.ledger import METRICS, SECONDS
 from paraaegis.protocol import round as algorithm
-from paraaegis.protocol.binding import (
-    chained,
-    check_names,
-    content_of,
-    seen_in,
-    sign,
-    take_counts,
-    view,
-)
+from paraaegis.protocol.binding import take_counts
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.joining import hello, rescued, settled, snapshot
-from paraaegis.protocol.lwe_round import seal_shares, sum_shares
 from paraaegis.protocol.messages import (
     Aggregate,
-    Ballot,
     Begin,
     Elected,
     Ended,
@@ -43,15 +31,14 @@ from paraaegis.protocol.messages import (
     ShareSum,
     SnapshotRequest,
     Survivors,
-    Upload,
     expect,
 )
+from paraaegis.protocol.round import Keep
+from paraaegis.protocol.shares import sum_shares
 from paraaegis.protocol.single_flight import Stopwatch
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import unpack_positions
-from paraaegis.types import Mask, Metrics
-
-Keep = Callable[[ClientState], None]
+from paraaegis.types import Metrics
 
 
 def start(client: ClientContext) -> ClientState:
@@ -117,38 +104,7 @@ def _begin(client: ClientContext, state: ClientState, message: Begin, keep: Keep
     releases = client.releases(number, attempt, model=model.hex())
     if declined := _exhausted(client, number, attempt, model) or client.ledger.refusal(releases):
         return state, ReportOnly(round_id=round_id, report=report, declined=declined)
-    state = replace(state, held=state.keys.at(number, attempt), model=model.hex())
-    step, seen = state.keys.step, view(client, state, model)
-    mark = in_background(lambda: client.fingerprint(step, seen))  # which needs the secret order
-    if client.half.votes:
-        in_background(lambda: client.places(step))  # the vote asks for them again, and hears of an error
-    upload_context = algorithm.prepare(client, state)
-    if client.prepares:
-        upload_context = replace(
-            upload_context, ahead=in_background(partial(client.half.ahead, upload_context, client.parameters.length))
-        )
-    with watch("train"):
-        update = algorithm.train(client, state, number)
-    state = replace(
-        state,
-        number=number,
-        attempt=attempt,
-        update=update,
-        mark=mark.result(),
-        view=seen.hex(),
-        nonce="",
-        upload_context=upload_context,
-        kept=None,
-        elected=None,
-        share=None,
-    )
-    if not client.half.votes:
-        return _send(client, state, None, report, watch)
-    client.ledger.record(client.releases(number, attempt, [VOTES], state.model))
-    with watch("vote"):
-        votes = algorithm.vote(client, state.keys, update)
-    ballot = Ballot(round_id=round_id, votes=votes, fingerprint=state.mark, report=report)
-    return replace(state, phase="voted"), ballot
+    return algorithm.train_and_vote(client, state, number, attempt, model, report, watch)
 
 
 def _exhausted(client: ClientContext, number: int, attempt: int, model: bytes) -> str:
@@ -171,45 +127,8 @@ def _elected(client: ClientContext, state: ClientState, message: Elected, keep: 
     elected = unpack_positions(message.positions, client.parameters.k(state.number), client.parameters.length)
     keep(replace(state, phase="elected", upload_context=None))  # one ballot is answered with one set
     watch = Stopwatch()
-    return _send(client, state, elected, Report(state.applied, seconds=client.timed(watch)), watch)
-
-
-def _send(
-    client: ClientContext, state: ClientState, elected: Mask | None, report: Report, watch: Stopwatch
-) -> tuple[ClientState, Upload]:
-    number, attempt, update, step = state.number, state.attempt, state.update, state.keys.step
-    if update is None:
-        raise ProtocolError(f"{client.name} has no update to send in round {number}")
-    client.ledger.record(client.releases(number, attempt, model=state.model))
-    with watch("protect"):
-        partition = None if elected is None else client.partition(step, elected)
-        upload_context = state.upload_context or algorithm.prepare(client, state)
-        protected = algorithm.protect(client, upload_context, update, partition)
-        nonce, tag = sign(client, state, step, protected.parts, elected)
-        shares = seal_shares(client, state, protected.shares)
-    mark = state.mark if elected is None else client.seal_vote(step, state.mark, elected)
-    # Where nothing is kept, nothing can return: the update need not be stored.
-    update = None if protected.kept is None else update
-    upload = Upload(
-        round_id=client.parameters.round_id(number, attempt),
-        payload=protected.payload,
-        fingerprint=mark,
-        report=report,
-        nonce=nonce,
-        tag=tag,
-        shares=shares,
-    )
-    state = replace(
-        state,
-        phase="sent",
-        update=update,
-        kept=protected.kept,
-        elected=elected,
-        upload_context=None,
-        nonce=nonce.hex(),
-        share=protected.shares.get(client.name),
-    )
-    return state, upload
+    report = Report(state.applied, seconds=client.timed(watch))
+    return algorithm.protect_and_send(client, state, elected, report, watch)
 
 
 def _survivors(client: ClientContext, state: ClientState, message: Survivors) -> tuple[ClientState, Message]:
@@ -247,7 +166,7 @@ def _catch_up(
     with watch("reveal"):
         for aggregate in aggregates:
             if aggregate.number == state.applied + 1:
-                state = _apply(client, state, aggregate, keep)
+                state = settled(algorithm.apply_outcome(client, state, aggregate, keep))
                 keep(state)
     if state.applied != until:
         came = [aggregate.number for aggregate in aggregates]
@@ -270,42 +189,6 @@ def _measured(client: ClientContext, state: ClientState) -> Metrics:
     except (AttributeError, TypeError, ValueError) as error:
         came = type(found).__name__ if not isinstance(found, dict) else {type(one).__name__ for one in found.values()}
         raise UpdateError(f"evaluate of {client.name} must return a dict of numbers by name, got {came}") from error
-
-
-def _pinned(
-    client: ClientContext, state: ClientState, aggregate: Aggregate, elected: Mask | None, keep: Keep
-) -> ClientState:
-    """Keep which sum of a round is going to be checked, before it is: whatever fails, no other one is looked at."""
-    algorithm.check_sum(client, aggregate, elected)
-    content = content_of(aggregate, elected)
-    if state.pinned not in ("", content):
-        raise ForgedError
-    state = replace(state, pinned=content)
-    keep(state)
-    return state
-
-
-def _apply(client: ClientContext, state: ClientState, aggregate: Aggregate, keep: Keep) -> ClientState:
-    number, attempt, chain = aggregate.number, aggregate.attempt, chained(state, aggregate)
-    if aggregate.payload is None:  # the round was aborted
-        if aggregate != Aggregate(number, attempt):
-            raise ProtocolError(f"round {number} came without a sum, but with clients, nonces, a tag or positions")
-        if state.pinned:  # a sum of this round was being checked
-            raise ForgedError
-        return settled(replace(algorithm.apply(client, state, None, aggregate), chains=state.chains + chain))
-    check_names(client, state, aggregate)
-    elected = None
-    if state.phase == "sent" and (state.number, state.attempt) == (number, attempt):
-        elected = state.elected
-    elif aggregate.elected is not None:
-        elected = unpack_positions(aggregate.elected, client.parameters.k(number), client.parameters.length)
-    # Clients of one process reveal one aggregate once; each applies it to its own model.
-    state = replace(state, view=seen_in(client, state, number))
-    if not client.resident:
-        state = _pinned(client, state, aggregate, elected, keep)
-    key = (client.parameters.run, state.view, chain)
-    delta = client.deltas(key, lambda: algorithm.reveal(client, state, aggregate, elected))
-    return settled(replace(algorithm.apply(client, state, delta, aggregate), chains=state.chains + chain))
 
 
 def _check_begin(client: ClientContext, state: ClientState, message: Begin) -> None:

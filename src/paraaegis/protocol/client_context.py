@@ -131,9 +131,9 @@ class ClientContext:
         )
         return tag(key, owner.encode(), content)
 
-    def seal_vote(self, step: bytes, mark: str, elected: Mask) -> str:
+    def tag_outcome(self, step: bytes, fingerprint: str, elected: Mask) -> str:
         """A ballot's fingerprint with the outcome of the vote: equal at every client that was told the same."""
-        return tag(derive(step, "vote"), bytes.fromhex(mark), digest(np.packbits(elected))).hex()
+        return tag(derive(step, "vote"), bytes.fromhex(fingerprint), digest(np.packbits(elected))).hex()
 
     def fingerprint(self, step: bytes, view: bytes) -> str:
         """Equal at every client whose view and, where there is a vote, order are equal."""

@@ -117,8 +117,8 @@ def rescued(client: ClientContext, state: ClientState, rescue: Rescue | None) ->
         raise ForgedError
     _spend_given(client, given)
     residual = state.residual
-    if client.half.withholds and state.phase != "idle" and state.number <= rescue.applied:
-        residual = state.kept if state.phase == "sent" else state.update
+    if client.half.carries and state.phase != "idle" and state.number <= rescue.applied:
+        residual = state.next_residual if state.phase == "sent" else state.update
     return settled(
         replace(
             state,
@@ -149,4 +149,4 @@ def settled(state: ClientState) -> ClientState:
     """The state without what the round that it was in needed, once that round has come to its end."""
     if state.applied < state.number:
         return state
-    return replace(state, phase="idle", update=None, kept=None, elected=None, upload_context=None, share=None)
+    return replace(state, phase="idle", update=None, next_residual=None, elected=None, upload_context=None, share=None)

@@ -133,7 +133,7 @@ class Upload(Message, frozen=True, tag="upload"):
     report: Report
     nonce: bytes = b""  # fresh for each upload
     tag: bytes = b""
-    shares: dict[str, Blob] = {}  # lwe-secagg: shares of this client's secret, sealed to each fellow member
+    shares: dict[str, Blob] = {}  # of the secret of its mask, one sealed to each fellow member
 
 
 class Survivors(Message, frozen=True, tag="survivors"):

@@ -18,72 +18,70 @@ Number = TypeVar("Number", bound=np.generic)
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Inside and outside of one round.
+    """The elected values of one round, and the rest.
 
-    `inside` is a mask in parameter order. `travel` lists the outside's parameter indices in the secret order: what the
-    server sees in clear goes that way.
+    `elected` is a mask in parameter order. `rest` lists the other parameter indices in the secret order: the server
+    sees their values in that order.
     """
 
-    inside: Mask
-    travel: Order
+    elected: Mask
+    rest: Order
 
     @classmethod
-    def of(cls, elected: Mask, order: Order) -> Partition:
+    def of(cls, positions: Mask, order: Order) -> Partition:
         """From the elected positions and the secret order that they are positions of."""
-        inside = np.zeros(order.size, dtype=np.bool_)
-        counts = parallel_map(lambda _, span: np.count_nonzero(~elected[span]), slices(order.size))
+        elected = np.zeros(order.size, dtype=np.bool_)
+        counts = parallel_map(lambda _, span: np.count_nonzero(~positions[span]), slices(order.size))
         ends = np.cumsum(counts, dtype=np.int64)
-        travel = np.empty(ends[-1] if counts else 0, dtype=order.dtype)
+        rest = np.empty(ends[-1] if counts else 0, dtype=order.dtype)
 
         def place(index: int, span: slice) -> None:
-            part, chosen = order[span], elected[span]
-            inside[part[chosen]] = True
-            travel[ends[index] - counts[index] : ends[index]] = part[~chosen]
+            part, chosen = order[span], positions[span]
+            elected[part[chosen]] = True
+            rest[ends[index] - counts[index] : ends[index]] = part[~chosen]
 
         parallel_map(place, slices(order.size))
-        return cls(inside, travel)
+        return cls(elected, rest)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many values are inside and outside."""
-        return self.inside.size - self.travel.size, self.travel.size
+        """How many values are elected, and how many are not."""
+        return self.elected.size - self.rest.size, self.rest.size
 
     def split(self, vector: NDArray[Number]) -> tuple[NDArray[Number], NDArray[Number]]:
-        """The values inside, and the whole vector with zeros in their place; both in parameter order."""
-        if vector.size != self.inside.size:
-            raise UpdateError(f"an update of {self.inside.size} values was expected, got {vector.size}")
-        outside = np.empty_like(vector)
+        """The elected values, and the whole vector with zeros in their place; both in parameter order."""
+        if vector.size != self.elected.size:
+            raise UpdateError(f"the update should have {self.elected.size} values, got {vector.size}")
+        rest = np.empty_like(vector)
 
         def part(_: int, span: slice) -> NDArray[Number]:
-            np.copyto(outside[span], vector[span])
-            outside[span][self.inside[span]] = 0
-            return vector[span][self.inside[span]]
+            np.copyto(rest[span], vector[span])
+            rest[span][self.elected[span]] = 0
+            return vector[span][self.elected[span]]
 
         parts = parallel_map(part, slices(vector.size))
-        return np.concatenate(parts) if parts else vector[:0], outside
+        return np.concatenate(parts) if parts else vector[:0], rest
 
-    def travelling(self, values: NDArray[Number]) -> NDArray[Number]:
-        """The values outside, in the secret order."""
-        out = np.empty(self.travel.size, dtype=values.dtype)
-        parallel_map(lambda _, span: np.take(values, self.travel[span], out=out[span], mode="clip"), slices(out.size))
+    def rest_of(self, values: NDArray[Number]) -> NDArray[Number]:
+        """The values that are not elected, in the secret order."""
+        out = np.empty(self.rest.size, dtype=values.dtype)
+        parallel_map(lambda _, span: np.take(values, self.rest[span], out=out[span], mode="clip"), slices(out.size))
         return out
 
-    def merge(self, inside: NDArray[Number], travelled: NDArray[Number] | None) -> NDArray[Number]:
-        """The vector of which these are the inside, and the outside in the secret order; None: all zeros."""
-        came = inside.size, self.travel.size if travelled is None else travelled.size
-        if came != self.counts:
-            raise UpdateError(
-                "{} values inside and {} outside were expected, got {} and {}".format(*self.counts, *came)
-            )
-        kind = inside.dtype if travelled is None else np.result_type(inside, travelled)
-        vector = np.zeros(self.inside.size, dtype=kind)
-        if travelled is not None:
+    def merge(self, elected: NDArray[Number], rest: NDArray[Number] | None) -> NDArray[Number]:
+        """The vector of the elected values, in parameter order, and the rest, in the secret order; None: all zeros."""
+        sizes = elected.size, self.rest.size if rest is None else rest.size
+        if sizes != self.counts:
+            raise UpdateError("expected {} elected values and a rest of {}, got {} and {}".format(*self.counts, *sizes))
+        kind = elected.dtype if rest is None else np.result_type(elected, rest)
+        vector = np.zeros(self.elected.size, dtype=kind)
+        if rest is not None:
 
             def place(_: int, span: slice) -> None:
-                vector[self.travel[span]] = travelled[span]
+                vector[self.rest[span]] = rest[span]
 
-            parallel_map(place, slices(self.travel.size))
-        vector[self.inside] = inside
+            parallel_map(place, slices(self.rest.size))
+        vector[self.elected] = elected
         return vector
 
 

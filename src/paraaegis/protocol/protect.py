@@ -1,73 +1,30 @@
 """The client's half of every method: how an update leaves a client and an aggregate is read.
 
-A guard perturbs values (or not), weighs them, rounds them to the grid and gives them to a carrier. A protector is one
-guard for the whole update, or one inside and one outside the partition. The server's half is in combine.py.
+A half is one mechanism for the whole update, or one for the elected values and one for the rest. The server's half is
+in sums.py.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.crypto.lwe import LweMask
-from paraaegis.errors import ProtocolError, UpdateError
-from paraaegis.fixed_point import fixed_point_of
+from paraaegis.errors import ProtocolError
 from paraaegis.parallel import in_background
-from paraaegis.privacy.gaussian import Gaussian, Noise
-from paraaegis.privacy.ledger import Exposure, Seen
-from paraaegis.protocol.encodings import Encoding
+from paraaegis.privacy.ledger import Exposure
+from paraaegis.protocol.mechanisms import Mechanism, RevealContext, UploadContext
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.sums import expect_kind, expect_length
 from paraaegis.types import FixedPoint, Payload, Vector
 
-Ahead: TypeAlias = Noise | LweMask | None  # what of an upload is made before its update is known
-LEAST_NOISE = 2.0  # steps: shares of less would not add up to the sum's noise once each is rounded
-
-
-@dataclass(frozen=True)
-class RevealContext:
-    """What an aggregate is read with: its round, how many may be in it, the heaviest client's n_i/W, the partition."""
-
-    number: int
-    attempt: int
-    step: bytes = field(repr=False)  # the clients' key of this round and attempt
-    clients: int
-    heaviest: float
-    partition: Partition | None
-
-
-@dataclass(frozen=True)
-class UploadContext(RevealContext):
-    """What an upload is made with, in addition to that: this client's n_i/W, its noise and, for shares, who gets one.
-
-    `ahead`: what its half makes while the client trains. Nothing else may draw from `rng` before it is there.
-    """
-
-    weight: float
-    rng: np.random.Generator
-    name: str
-    members: tuple[str, ...]
-    ahead: Future[Ahead] | None = None
-
-    def ready(self) -> Ahead:
-        """What was made ahead, if anything was."""
-        return None if self.ahead is None else self.ahead.result()
-
-    def noise(self) -> Noise:
-        """The noise for a whole vector; to be asked for before anything else is drawn."""
-        ready = self.ready()
-        return ready if isinstance(ready, Noise) else Noise(self.rng)
-
 
 @dataclass(frozen=True)
 class Protected:
-    """What leaves, and what stays to be carried into the next round (None: nothing is carried).
+    """What leaves, and the residual that goes into the next update (None: no method of this kind has one).
 
     `parts` are the whole numbers that this upload adds to the sum, in the order in which they travel. `shares`, by
     member, are of the secret that masks it.
@@ -75,77 +32,19 @@ class Protected:
 
     payload: Payload
     parts: tuple[FixedPoint, ...]
-    kept: Vector | None = None
+    residual: Vector | None = None
     shares: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
 
 class Revealed(NamedTuple):
     """A sum as whole numbers: in parameter order, and in parts as they travelled.
 
-    `worth` is what a grid step of it is worth in steps of the update.
+    `worth` is what a step of it is worth, in steps of the update.
     """
 
     steps: FixedPoint
     parts: tuple[FixedPoint, ...]
     worth: float = 1.0
-
-
-@dataclass(frozen=True)
-class Mechanism:
-    """Perturb, weigh, round, carry. With `feedback`, what clipping cut off is kept for the next round.
-
-    Noise is this client's alone or, with a `quorum`, shared: the sum over it carries the noise for the heaviest
-    client, though `colluders` take theirs off.
-    """
-
-    encoding: Encoding
-    gaussian: Gaussian | None = None
-    feedback: bool = False
-    quorum: int = 0
-    colluders: int = 0
-
-    def noise(self, context: UploadContext, length: int) -> Noise | None:
-        """What it will add to so many values, drawn now; None where it adds nothing."""
-        if self.gaussian is None or self.gaussian.sigmas[context.number - 1] == 0:
-            return None
-        noise = Noise(context.rng)
-        noise.draw(length)
-        return noise
-
-    def steps(self, values: Vector, context: UploadContext, noise: Noise) -> FixedPoint:
-        """What this guard sends, in whole grid steps on the carrier's own grid."""
-        if self.gaussian is None:
-            return self.encoding.rounded(fixed_point_of(lambda _, span: values[span], values.size, context.weight))
-        share = self._share(context)
-        sigma = context.weight * share * self.gaussian.sigmas[context.number - 1]
-        if self.quorum and 0 < sigma < LEAST_NOISE * self.encoding.step:
-            raise UpdateError(
-                f"a share of the noise of σ = {sigma:.3g} would be rounded away in steps of {self.encoding.step:.3g}; "
-                "set a larger privacy.inside_clip or protect.profile = 'precise'"
-            )
-        noised = self.gaussian.perturb(values, context.number, noise, share)
-        return self.encoding.rounded(fixed_point_of(noised, values.size, context.weight))
-
-    def _share(self, context: UploadContext) -> float:
-        if not self.quorum:
-            return 1.0
-        if not 0 < context.weight <= context.heaviest:
-            raise ProtocolError(
-                f"a weight of {context.weight:.4g} is outside (0, {context.heaviest:.4g}], the heaviest"
-            )
-        return context.heaviest / context.weight / math.sqrt(self.quorum - self.colluders)
-
-    def exposure(self, what: str) -> Exposure:
-        """Who sees what of the values that this guard sends."""
-        inner: Seen = "clear" if self.gaussian is None else "noised"
-        server: Seen = "hidden" if self.encoding.hides else inner
-        return Exposure(what, server, inner, self.gaussian, self.quorum, self.colluders)
-
-    def kept(self, values: Vector) -> Vector | None:
-        """What clipping takes away from `values`."""
-        if self.gaussian is None or not self.feedback:
-            return None
-        return values - (values * np.float64(self.gaussian.shrink(values))).astype(np.float32)
 
 
 class ClientHalf(Protocol):
@@ -156,15 +55,15 @@ class ClientHalf(Protocol):
         """Whether clients vote on a partition first."""
 
     @property
-    def withholds(self) -> bool:
-        """Whether something of an update is kept for the next round."""
+    def carries(self) -> bool:
+        """Whether a residual of an update goes into the next one."""
 
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """Who sees what of each part of an update."""
 
-    def ahead(self, context: UploadContext, length: int) -> Ahead:
-        """What of an upload of so many values does not depend on the update, for `ready`; None: nothing."""
+    def ahead(self, context: UploadContext, length: int) -> Any:
+        """What can be computed of an upload before its update is known; None if nothing can."""
 
     def protect(self, update: Vector, context: UploadContext) -> Protected:
         """What of this update leaves the client."""
@@ -172,94 +71,111 @@ class ClientHalf(Protocol):
     def reveal(self, aggregate: Payload, context: RevealContext) -> Revealed:
         """The sum of all clients' weighted updates."""
 
+    def worth(self, context: RevealContext, length: int) -> float:
+        """What a step of a sum is worth, in steps of the update."""
+
 
 @dataclass(frozen=True)
 class Unsplit:
-    """One guard for the whole update; no vote."""
+    """One mechanism for the whole update; no vote."""
 
     mechanism: Mechanism
     votes: bool = False
 
     @property
-    def withholds(self) -> bool:
+    def carries(self) -> bool:
         """See ClientHalf."""
-        return self.mechanism.feedback
+        return self.mechanism.carries
 
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """See ClientHalf."""
         return (self.mechanism.exposure("update"),)
 
-    def ahead(self, context: UploadContext, length: int) -> Noise | None:
+    def ahead(self, context: UploadContext, length: int) -> Any:
         """See ClientHalf."""
-        return self.mechanism.noise(context, length)
+        return self.mechanism.ahead(context, length)
 
     def protect(self, update: Vector, context: UploadContext) -> Protected:
         """See ClientHalf."""
-        steps = self.mechanism.steps(update, context, context.noise())
-        return Protected(
-            self.mechanism.encoding.pack(steps, context.clients, context.step), (steps,), self.mechanism.kept(update)
-        )
+        randomness = context.prepared() or self.mechanism.fresh(context, update.size)
+        steps, pack = self.mechanism.protect(update, context, randomness)
+        payload, shares = pack(steps)
+        return Protected(payload, (steps,), self.mechanism.residual(update), shares)
 
     def reveal(self, aggregate: Payload, context: RevealContext) -> Revealed:
         """See ClientHalf."""
-        steps = self.mechanism.encoding.unpack(aggregate, context.step)
-        return Revealed(steps, (steps,))
+        steps = self.mechanism.unpack(aggregate, context)
+        return Revealed(steps, (steps,), self.worth(context, aggregate.length))
+
+    def worth(self, context: RevealContext, length: int) -> float:
+        """See ClientHalf."""
+        return self.mechanism.worth(context, length)
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """The paper's protector: one guard inside the partition, one outside. Without an outside guard it is withheld."""
+    """The paper's protection: a mechanism for the elected values, one for the rest. Without the second it is withheld.
 
-    inside: Mechanism
-    outside: Mechanism | None
+    A step of either must be worth a step of the update.
+    """
+
+    elected: Mechanism
+    rest: Mechanism | None
     votes: bool = True
 
     @property
-    def withholds(self) -> bool:
+    def carries(self) -> bool:
         """See ClientHalf."""
-        return self.outside is None or self.outside.feedback or self.inside.feedback
+        return self.rest is None or self.rest.carries or self.elected.carries
 
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """See ClientHalf."""
-        inside = self.inside.exposure("inside")
-        return (inside,) if self.outside is None else (inside, self.outside.exposure("outside"))
+        elected = self.elected.exposure("inside")
+        return (elected,) if self.rest is None else (elected, self.rest.exposure("outside"))
 
-    def ahead(self, context: UploadContext, length: int) -> Noise | None:
-        """See ClientHalf."""
-        return None if self.outside is None else self.outside.noise(context, length)
+    def ahead(self, context: UploadContext, length: int) -> Any:
+        """See ClientHalf: the noise of the rest."""
+        return None if self.rest is None else self.rest.ahead(context, length)
 
     def protect(self, update: Vector, context: UploadContext) -> Protected:
         """See ClientHalf. Lines 13 to 16 of Algorithm 1."""
-        partition, noise = _partition(context.partition), context.noise()
-        inside, outside = partition.split(update)
-        inside_steps = self.inside.steps(inside, context, Noise(context.rng))
-        packing = in_background(
-            lambda: self.inside.encoding.pack(inside_steps, context.clients, context.step)
-        )  # meanwhile the outside
-        kept: Vector | None = outside
-        parts: tuple[FixedPoint, ...] = (inside_steps,)
-        rest: tuple[Payload, ...] = ()
-        if self.outside is not None:
-            travelling = partition.travelling(self.outside.steps(outside, context, noise))
-            parts = (inside_steps, travelling)
-            rest = (self.outside.encoding.pack(travelling, context.clients, context.step),)
-            kept = self.outside.kept(outside)
-        if (cut := self.inside.kept(inside)) is not None:
-            kept = np.zeros_like(update) if kept is None else kept
-            kept[partition.inside] = cut
-        return Protected(Payload("parallel", update.size, parts=(packing.result(), *rest)), parts, kept)
+        partition = _partition(context.partition)
+        rest_noise = context.prepared() or self.elected.fresh(context, update.size)  # the client's first stream
+        elected_noise = self.elected.fresh(context, update.size)  # and its second
+        elected, rest = partition.split(update)
+        elected_steps, pack = self.elected.protect(elected, context, elected_noise)
+        packing = in_background(lambda: pack(elected_steps))  # meanwhile the rest
+        residual: Vector | None = rest
+        parts: tuple[FixedPoint, ...] = (elected_steps,)
+        payloads: tuple[Payload, ...] = ()
+        if self.rest is not None:
+            rest_steps, pack_rest = self.rest.protect(rest, context, rest_noise)
+            travelling = partition.rest_of(rest_steps)
+            parts = (elected_steps, travelling)
+            payloads = (pack_rest(travelling).payload,)
+            residual = self.rest.residual(rest)
+        if (cut := self.elected.residual(elected)) is not None:
+            residual = np.zeros_like(update) if residual is None else residual
+            residual[partition.elected] = cut
+        packed = packing.result()
+        payload = Payload("parallel", update.size, parts=(packed.payload, *payloads))
+        return Protected(payload, parts, residual, packed.shares)
 
     def reveal(self, aggregate: Payload, context: RevealContext) -> Revealed:
         """See ClientHalf. Lines 20 and 21 of Algorithm 1."""
         partition = _partition(context.partition)
-        expect_kind(aggregate, "parallel", 1 if self.outside is None else 2)
+        expect_kind(aggregate, "parallel", 1 if self.rest is None else 2)
         for part, count in zip(aggregate.parts, partition.counts, strict=False):
             expect_length(part, count)
-        inside = self.inside.encoding.unpack(aggregate.parts[0], context.step)
-        outside = None if self.outside is None else self.outside.encoding.unpack(aggregate.parts[1], context.step)
-        return Revealed(partition.merge(inside, outside), (inside,) if outside is None else (inside, outside))
+        elected = self.elected.unpack(aggregate.parts[0], context)
+        rest = None if self.rest is None else self.rest.unpack(aggregate.parts[1], context)
+        return Revealed(partition.merge(elected, rest), (elected,) if rest is None else (elected, rest))
+
+    def worth(self, context: RevealContext, length: int) -> float:  # noqa: ARG002
+        """See ClientHalf."""
+        return 1.0
 
 
 def _partition(partition: Partition | None) -> Partition:

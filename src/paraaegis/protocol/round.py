@@ -1,29 +1,136 @@
-"""One round: the paper's Algorithm 1.
+"""One round: the paper's Algorithm 1, first as a client sees it, then as the server does.
 
-The client's three stages work on its state alone, the server's generator on messages alone. What surrounds them
-(checks, catching up, bookkeeping) is in client.py and server.py. Line numbers are the algorithm's. Applying the
-aggregate, which the paper puts at a round's end, opens the next one here, so that a round needs two exchanges.
+The client's stages work on its state alone, the server's generator on messages alone. What surrounds them (checks,
+catching up, bookkeeping) is in client.py and server.py. Line numbers are the algorithm's. Applying the aggregate, which
+the paper puts at a round's end, opens the next one here, so that a round needs two exchanges.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from paraaegis.crypto.ratchet import Ratchet
-from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.fixed_point import from_fixed_point
-from paraaegis.protocol.binding import verify, weight_of
+from paraaegis.parallel import in_background
+from paraaegis.privacy.ledger import VOTES
+from paraaegis.protocol.binding import chained, check_names, content_of, seen_in, sign, verify, view, weight_of
 from paraaegis.protocol.catch_up import begins, called, rescue
 from paraaegis.protocol.client_context import ClientContext
-from paraaegis.protocol.messages import Aggregate, Ballot, Elected, Message, Upload, expect
+from paraaegis.protocol.mechanisms import RevealContext, UploadContext
+from paraaegis.protocol.messages import Aggregate, Ballot, Elected, Message, Report, Upload, expect
 from paraaegis.protocol.partition import Partition
-from paraaegis.protocol.protect import Protected, RevealContext, UploadContext
+from paraaegis.protocol.protect import Protected
 from paraaegis.protocol.round_server import BELIEFS, RoundServer, Steps, same
+from paraaegis.protocol.shares import check_addressed, interrupted, open_sum, seal_shares
+from paraaegis.protocol.single_flight import Stopwatch
 from paraaegis.protocol.state import ClientState
-from paraaegis.protocol.voting import Tally, cast, pack_positions, select
+from paraaegis.protocol.voting import Tally, cast, pack_positions, select, unpack_positions
 from paraaegis.types import Blob, Mask, Payload, Vector
+
+Keep = Callable[[ClientState], None]
+
+
+def train_and_vote(
+    client: ClientContext, state: ClientState, number: int, attempt: int, model: bytes, report: Report, watch: Stopwatch
+) -> tuple[ClientState, Ballot | Upload]:
+    """Lines 4 to 8 at a client: train, then vote. Methods without a vote send their update at once."""
+    state = replace(state, held=state.keys.at(number, attempt), model=model.hex())
+    step, seen = state.keys.step, view(client, state, model)
+    fingerprint = in_background(lambda: client.fingerprint(step, seen))  # which needs the secret order
+    if client.half.votes:
+        in_background(lambda: client.places(step))  # the vote asks for them again, and hears of an error
+    context = prepare(client, state)
+    if client.prepares:
+        ahead = in_background(partial(client.half.ahead, context, client.parameters.length))
+        context = replace(context, ahead=ahead)
+    with watch("train"):
+        update = train(client, state, number)
+    state = replace(
+        state,
+        number=number,
+        attempt=attempt,
+        update=update,
+        fingerprint=fingerprint.result(),
+        view=seen.hex(),
+        nonce="",
+        upload_context=context,
+        next_residual=None,
+        elected=None,
+        share=None,
+    )
+    if not client.half.votes:
+        return protect_and_send(client, state, None, report, watch)
+    client.ledger.record(client.releases(number, attempt, [VOTES], state.model))
+    with watch("vote"):
+        votes = vote(client, state.keys, update)
+    round_id = client.parameters.round_id(number, attempt)
+    ballot = Ballot(round_id=round_id, votes=votes, fingerprint=state.fingerprint, report=report)
+    return replace(state, phase="voted"), ballot
+
+
+def protect_and_send(
+    client: ClientContext, state: ClientState, elected: Mask | None, report: Report, watch: Stopwatch
+) -> tuple[ClientState, Upload]:
+    """Lines 12 to 17 at a client: divide the update by the elected positions, protect both parts, send them."""
+    number, attempt, update, step = state.number, state.attempt, state.update, state.keys.step
+    if update is None:
+        raise ProtocolError(f"{client.name} has no update to send in round {number}")
+    client.ledger.record(client.releases(number, attempt, model=state.model))
+    with watch("protect"):
+        partition = None if elected is None else client.partition(step, elected)
+        protected = protect(client, state.upload_context or prepare(client, state), update, partition)
+        nonce, tag = sign(client, state, step, protected.parts, elected)
+        shares = seal_shares(client, state, protected.shares)
+    fingerprint = state.fingerprint if elected is None else client.tag_outcome(step, state.fingerprint, elected)
+    upload = Upload(
+        round_id=client.parameters.round_id(number, attempt),
+        payload=protected.payload,
+        fingerprint=fingerprint,
+        report=report,
+        nonce=nonce,
+        tag=tag,
+        shares=shares,
+    )
+    state = replace(
+        state,
+        phase="sent",
+        update=None if protected.residual is None else update,  # which returns if the upload is not counted
+        next_residual=protected.residual,
+        elected=elected,
+        upload_context=None,
+        nonce=nonce.hex(),
+        share=protected.shares.get(client.name),
+    )
+    return state, upload
+
+
+def apply_outcome(client: ClientContext, state: ClientState, aggregate: Aggregate, keep: Keep) -> ClientState:
+    """Lines 19 to 23 at a client, for one round: check its sum, reveal and apply it; or note that the round is void."""
+    number, attempt, chain = aggregate.number, aggregate.attempt, chained(state, aggregate)
+    if aggregate.payload is None:
+        if aggregate != Aggregate(number, attempt):
+            raise ProtocolError(f"round {number} has no sum, but clients, nonces, a tag or positions")
+        if state.pinned:  # a sum of this round was being checked
+            raise ForgedError
+        return replace(apply(client, state, None, aggregate), chains=state.chains + chain)
+    check_names(client, state, aggregate)
+    elected = None
+    if state.phase == "sent" and (state.number, state.attempt) == (number, attempt):
+        elected = state.elected
+    elif aggregate.elected is not None:
+        elected = unpack_positions(aggregate.elected, client.parameters.k(number), client.parameters.length)
+    state = replace(state, view=seen_in(client, state, number))
+    if not client.resident:
+        state = pin(client, state, aggregate, elected, keep)
+    # Clients of one process reveal one aggregate once; each applies it to its own model.
+    key = (client.parameters.run, state.view, chain)
+    delta = client.deltas(key, lambda: reveal(client, state, aggregate, elected))
+    return replace(apply(client, state, delta, aggregate), chains=state.chains + chain)
 
 
 def train(client: ClientContext, state: ClientState, number: int) -> Vector:
@@ -41,18 +148,15 @@ def train(client: ClientContext, state: ClientState, number: int) -> Vector:
 
 def vote(client: ClientContext, keys: Ratchet, update: Vector) -> Blob:
     """Lines 7 and 8: the k largest values of the update, as positions in the secret order."""
-    chosen = select(
-        client.parameters.strategy, update, client.parameters.k(keys.number), client.votes(keys.number, keys.attempt)
-    )
-    return cast(chosen, client.places(keys.step))
+    parameters, rng = client.parameters, client.votes(keys.number, keys.attempt)
+    return cast(select(parameters.strategy, update, parameters.k(keys.number), rng), client.places(keys.step))
 
 
 def prepare(client: ClientContext, state: ClientState) -> UploadContext:
     """What an upload is made with, as far as it is known before the vote."""
     keys = state.keys
     return UploadContext(
-        number=keys.number,
-        attempt=keys.attempt,
+        round_id=client.parameters.round_id(keys.number, keys.attempt),
         step=keys.step,
         clients=client.parameters.sampled,
         heaviest=state.heaviest,
@@ -65,69 +169,23 @@ def prepare(client: ClientContext, state: ClientState) -> UploadContext:
 
 
 def protect(client: ClientContext, context: UploadContext, update: Vector, partition: Partition | None) -> Protected:
-    """Lines 13 to 16: divide the update, perturb the outside, encrypt the inside."""
+    """Lines 13 to 16: divide the update, encrypt the elected values, clip and perturb the rest."""
     return client.half.protect(update, replace(context, partition=partition))
-
-
-def serve_round(server: RoundServer, number: int) -> Steps:
-    """Lines 3 to 18 as the server sees them: votes in, elected out, uploads in, one sum out."""
-    parameters, half = server.parameters, server.half
-    round_id, k, record = (
-        parameters.round_id(number, server.state.attempt),
-        parameters.k(number),
-        server.open_record(number),
-    )
-    tally, total = Tally(k, parameters.length), half.open(parameters.length, k)
-    members = set(parameters.members(number))  # line 3
-    ballots: dict[str, str] = {}
-    uploads: dict[str, Upload] = {}
-
-    def take_ballot(client: str, reply: Message) -> None:
-        ballot = expect(reply, Ballot, round_id)
-        same({**ballots, client: ballot.fingerprint}, BELIEFS)
-        tally.add(ballot.votes)
-        ballots[client] = ballot.fingerprint
-        server.note(client, ballot.report)
-
-    def take_upload(client: str, reply: Message) -> None:
-        server.take_upload(client, expect(reply, Upload, round_id), total, uploads)  # line 18, one client at a time
-
-    def take_first(client: str, reply: Message) -> None:
-        if server.reported(record, client, reply, client in members):
-            return
-        if half.votes:
-            take_ballot(client, reply)
-        else:
-            take_upload(client, reply)
-
-    yield from rescue(server, record, round_id, called(server, members))
-    answered = yield from server.ask(record, begins(server, record, round_id, members), take_first)  # lines 4 to 9
-    yield from server.conclude(answered, number - 1)
-    counted = [client for client in answered if client in members - record.declined.keys()]
-    if server.stop(record, counted):
-        return
-    elected = None
-    if half.votes and len(counted) >= parameters.quorum:
-        chosen = tally.elect()  # line 10
-        elected, record.agreement = pack_positions(chosen), tally.agreement(chosen)
-        message = Elected(round_id=round_id, positions=elected)  # line 11
-        counted = yield from server.ask(record, dict.fromkeys(counted, message), take_upload)  # lines 12 to 17
-    server.combine(record, total, counted, elected, uploads)
 
 
 def reveal(client: ClientContext, state: ClientState, aggregate: Aggregate, elected: Mask | None) -> Vector:
     """Lines 20 and 21: decrypt, reorganise, check; the mean over the clients in the sum."""
     payload, number, attempt = check_sum(client, aggregate, elected), aggregate.number, aggregate.attempt
-    step = state.keys.at(number, attempt).step
+    round_id, step = client.parameters.round_id(number, attempt), state.keys.at(number, attempt).step
     partition = client.partition(step, elected) if client.half.votes and elected is not None else None
-    context = RevealContext(number, attempt, step, client.parameters.sampled, state.heaviest, partition)
+    context = RevealContext(round_id, step, client.parameters.sampled, state.heaviest, partition)
     revealed = client.half.reveal(payload, context)
     verify(client, state, aggregate, revealed.parts, elected)
     return from_fixed_point(revealed.steps, revealed.worth * (state.total / weight_of(client, state, aggregate)))
 
 
 def check_sum(client: ClientContext, aggregate: Aggregate, elected: Mask | None) -> Payload:
-    """The sum that a round should bring, as far as it shows without a key."""
+    """The sum of a round, if it has the right form as far as this shows without a key."""
     payload, number = aggregate.payload, aggregate.number
     if payload is None or payload.length != client.parameters.length:
         raise ProtocolError(
@@ -138,15 +196,28 @@ def check_sum(client: ClientContext, aggregate: Aggregate, elected: Mask | None)
     return payload
 
 
+def pin(
+    client: ClientContext, state: ClientState, aggregate: Aggregate, elected: Mask | None, keep: Keep
+) -> ClientState:
+    """Record which sum of a round is about to be checked. Whatever fails then, no other one is looked at."""
+    check_sum(client, aggregate, elected)
+    content = content_of(aggregate, elected)
+    if state.pinned not in ("", content):
+        raise ForgedError
+    state = replace(state, pinned=content)
+    keep(state)
+    return state
+
+
 def apply(client: ClientContext, state: ClientState, delta: Vector | None, aggregate: Aggregate) -> ClientState:
     """Line 22, and the fate of what was withheld: it stays withheld, or all of it returns if it was not counted."""
     weights = state.weights
     if delta is not None:
         weights = checked(client.learner.apply(read_only(weights), read_only(delta)), client, "apply")
     residual = state.residual
-    if state.number == aggregate.number and client.half.withholds and state.update is not None:
+    if state.number == aggregate.number and client.half.carries and state.update is not None:
         sent = state.phase == "sent" and state.attempt == aggregate.attempt
-        residual = state.kept if sent and client.name in aggregate.clients else state.update
+        residual = state.next_residual if sent and client.name in aggregate.clients else state.update
     keys = state.keys.at(aggregate.number + 1, 0)  # those of this round are not needed any more
     return replace(state, weights=weights, residual=residual, applied=aggregate.number, held=keys, pinned="")
 
@@ -162,7 +233,56 @@ def checked(vector: Vector, client: ClientContext, method: str) -> Vector:
 
 
 def read_only(vector: Vector) -> Vector:
-    """A view for a learner: what it changed in place would look as if it had learnt nothing."""
+    """A view that a learner cannot write to: a model changed in place would look as if nothing had been learnt."""
     view = vector.view()
     view.flags.writeable = False
     return view
+
+
+def serve_round(server: RoundServer, number: int) -> Steps:
+    """Lines 3 to 18 at the server: votes in, elected positions out, uploads in, one sum out."""
+    parameters, half, record = server.parameters, server.half, server.open_record(number)
+    round_id, k = parameters.round_id(number, server.state.attempt), parameters.k(number)
+    tally, total = Tally(k, parameters.length), half.open(round_id, k)
+    members = parameters.members(number)  # line 3
+    ballots: dict[str, str] = {}
+    uploads: dict[str, Upload] = {}
+    if total.share_size and interrupted(server, number):
+        server.combine(record, total, [], None, {})
+        return
+
+    def take_ballot(client: str, reply: Message) -> None:
+        ballot = expect(reply, Ballot, round_id)
+        same({**ballots, client: ballot.fingerprint}, BELIEFS)
+        tally.add(ballot.votes)
+        ballots[client] = ballot.fingerprint
+        server.note(client, ballot.report)
+
+    def take_upload(client: str, reply: Message) -> None:
+        upload = expect(reply, Upload, round_id)
+        check_addressed(upload, total, client, members)
+        server.take_upload(client, upload, total, uploads)  # line 18, one client at a time
+
+    def take_first(client: str, reply: Message) -> None:
+        if server.reported(record, client, reply, client in members):
+            return
+        if half.votes:
+            take_ballot(client, reply)
+        else:
+            take_upload(client, reply)
+
+    yield from rescue(server, record, round_id, called(server, members))
+    answered = yield from server.ask(record, begins(server, record, round_id, members), take_first)  # lines 4 to 9
+    yield from server.conclude(answered, number - 1)
+    counted = [client for client in answered if client in members and client not in record.declined]
+    if server.stop(record, counted):
+        return
+    elected = None
+    if half.votes and len(counted) >= parameters.quorum:
+        chosen = tally.elect()  # line 10
+        elected, record.agreement = pack_positions(chosen), tally.agreement(chosen)
+        message = Elected(round_id=round_id, positions=elected)  # line 11
+        counted = yield from server.ask(record, dict.fromkeys(counted, message), take_upload)  # lines 12 to 17
+    if total.share_size and len(counted) >= parameters.quorum:
+        counted = yield from open_sum(server, record, round_id, total, counted, uploads)
+    server.combine(record, total, counted, elected, uploads)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from paraaegis.errors import ProtocolError
 from paraaegis.protocol.catch_up import counts, missed, proofs, ready, rescue, roll_call, welcome
-from paraaegis.protocol.lwe_round import serve_lwe_round
 from paraaegis.protocol.messages import Finish, Hello, Message, ReportOnly, RollCall, expect
 from paraaegis.protocol.round import serve_round
 from paraaegis.protocol.round_server import Exchange, Item, Reply, RoundServer, Steps
@@ -27,7 +26,7 @@ def serve(server: RoundServer, over: bool = False) -> Steps:
     yield from _roll_call(server, parameters.clients, parameters.quorum if state.weights else len(parameters.clients))
     state.stopped = ""
     for number in range(state.number + 1, parameters.rounds + 1):
-        yield from serve_lwe_round(server, number) if server.half.shares else serve_round(server, number)
+        yield from serve_round(server, number)
         if state.stopped:
             break
         yield state

@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 
 from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.errors import ProtocolError, RunError
+from paraaegis.protocol.mechanisms import UploadContext
 from paraaegis.protocol.messages import Aggregate
-from paraaegis.protocol.protect import UploadContext
 from paraaegis.types import Arrays, Mask, Vector
 
+_STORED_AS = {"next_residual": "kept", "fingerprint": "mark"}  # fields that were once called something else
 Phase = Literal["idle", "voted", "elected", "sent", "shared", "ended"]
 
 
 @dataclass(frozen=True, eq=False)
 class ClientState:
-    """A client between two messages: Idle → Voted → Sent → Idle, for lwe-secagg Idle → Sent → Shared → Idle.
+    """A client between two messages: Idle → Voted → Sent → Idle; with masks that shares open, Shared follows on Sent.
 
     Elected is where it stays if its upload fails: it does not answer a second elected set. `number` and `attempt` are
     the last answered: each is answered once, because a repeated order links rounds. A check that fails ends the run for
@@ -44,16 +45,14 @@ class ClientState:
     model: str = ""  # digest of the model that round `number` was trained on
     view: str = ""  # what it believed when round `number` began; see binding.py
     nonce: str = ""  # of its upload in round `number`
-    share: NDArray[np.int64] | None = None  # lwe-secagg, sent: its share of its own secret
-    opened: int = 0  # lwe-secagg: the last round in which it gave out a sum of shares
+    share: NDArray[np.int64] | None = None  # sent: its share of the secret of its own mask
+    opened: int = 0  # the last round in which it gave out a sum of shares
     residual: Vector | None = None  # feedback: what goes into the next update
     update: Vector | None = None  # voted: what to send; sent: what returns to the residual if it was not counted
-    kept: Vector | None = None  # sent: the residual if the upload was counted
-    mark: str = ""  # the fingerprint of round `number`
+    next_residual: Vector | None = None  # sent: the residual if the upload was counted
+    fingerprint: str = ""  # of view and secret order in round `number`
     elected: Mask | None = None  # sent: the elected positions of round `number`
-    upload_context: UploadContext | None = (
-        None  # voted: what the upload is made with, where the process stays; never stored
-    )
+    upload_context: UploadContext | None = None  # voted: for the upload, if the process stays; never stored
 
     @property
     def keys(self) -> Ratchet:
@@ -79,17 +78,17 @@ class ClientState:
 
     def to_arrays(self) -> Arrays:
         """Named arrays that `from_arrays` reads back."""
-        found = {name: getattr(self, name) for name in self._stored()}
+        found = {stored: getattr(self, name) for stored, name in self._stored().items()}
         found |= {"held": self.held.encoded() if self.held else "", "once": self.once.hex(), "line": self.line.hex()}
         return {name: np.asarray(value) for name, value in found.items() if value is not None}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ClientState:
         """A state from named arrays."""
-        known = set(cls._stored())
-        if "weights" not in arrays or not set(arrays) <= known:
+        known = cls._stored()
+        if "weights" not in arrays or not set(arrays) <= set(known):
             raise RunError(f"a client's state has the arrays {sorted(known)}, got {sorted(arrays)}")
-        values: dict[str, Any] = {name: value if value.ndim else value.item() for name, value in arrays.items()}
+        values: dict[str, Any] = {known[name]: value if value.ndim else value.item() for name, value in arrays.items()}
         held, once, line = (values.pop(name, "") for name in ("held", "once", "line"))
         try:
             keys = Ratchet.decoded(held) if held else None
@@ -98,8 +97,10 @@ class ClientState:
             raise RunError(f"a client's stored keys are damaged: {error}") from error
 
     @classmethod
-    def _stored(cls) -> list[str]:
-        return [one.name for one in fields(cls) if one.name != "upload_context"]
+    def _stored(cls) -> dict[str, str]:
+        """The fields by the names of their arrays."""
+        names = [field.name for field in fields(cls) if field.name != "upload_context"]
+        return {_STORED_AS.get(name, name): name for name in names}
 
 
 class RoundRecord(msgspec.Struct, kw_only=True):
@@ -134,7 +135,7 @@ class ServerState(msgspec.Struct, kw_only=True):
     pending: RoundRecord | None = None  # the last round's line, whose metrics have not come yet
     stopped: str = ""  # why the run ended before its last round
     ended: list[str] = []  # clients that ended the run, because a check of what the server passed on failed
-    opening: tuple[int, int] = (0, 0)  # lwe-secagg: the last round and attempt for which shares were asked
+    opening: tuple[int, int] = (0, 0)  # the last round and attempt for which shares were asked
 
     @property
     def late(self) -> list[str]:

@@ -5,23 +5,30 @@ It cannot hold a key, because none of its types has a place for one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paraaegis.crypto import lwe
 from paraaegis.crypto.ckks import CipherSum, Profile
 from paraaegis.crypto.pool import Pool
+from paraaegis.crypto.shamir import rebuild
 from paraaegis.errors import CryptoError, ProtocolError
 from paraaegis.fixed_point import LIMIT, LIMIT_STEPS, iterate_fixed_point, pack_fixed_point
 from paraaegis.parallel import parallel_map
+from paraaegis.protocol.messages import RoundId
 from paraaegis.types import Payload
+
+Shares: TypeAlias = NDArray[np.int64]  # one holder's share of each number of a secret, or a sum of several clients'
 
 
 class Sum(Protocol):
     """One running sum, never n uploads."""
+
+    share_size: int = 0  # numbers in a client's share of a secret, where such shares open the sum; see shares.py
 
     def add(self, upload: Payload) -> None:
         """Add one client's upload: all of it or, with an error, none."""
@@ -29,25 +36,25 @@ class Sum(Protocol):
     def remove(self, upload: Payload) -> None:
         """Take back an upload that was added."""
 
+    def unmask(self, shares: Mapping[int, Shares], quorum: int, clients: int) -> None:
+        """Open a sum of this many clients by sums of shares, by holder; only for a sum with a `share_size`."""
+        raise ProtocolError(f"a {type(self).__name__} is open; got {len(shares)} shares, {quorum=}, {clients=}")
+
     def close(self) -> Payload:
         """The sum; the object is spent afterwards."""
 
 
 @dataclass(frozen=True)
 class ServerHalf:
-    """The server's side of a method: whether clients vote, and a new sum of `length` values, k of them inside.
-
-    `shares` names the LWE form of a method that sums by secret shares; its rounds are those of lwe_round.py.
-    """
+    """The server's side of a method: whether clients vote, and a new sum for a round with k elected values."""
 
     votes: bool
-    open: Callable[[int, int], Sum]
-    shares: str = ""
+    open: Callable[[RoundId, int], Sum]
     keyed: bool = True  # whether its clients share keys and authenticate what they send
 
 
-class FixedPointSum:
-    """A sum of whole numbers that travel as grid steps do; `kind` tells what they are."""
+class FixedPointSum(Sum):
+    """A sum of whole numbers in clear; `kind` says which uploads it takes."""
 
     def __init__(self, length: int, kind: str = "grid") -> None:
         self.values, self._kind = np.zeros(length, dtype=np.int64), kind
@@ -79,7 +86,25 @@ class FixedPointSum:
         return Payload(self._kind, self.values.size, pack_fixed_point(self.values))
 
 
-class CkksSum:
+class LweSum(FixedPointSum):
+    """A sum of values that are masked by learning with errors; the sum of the masks' secrets opens it."""
+
+    def __init__(self, form: str, round_id: RoundId, length: int) -> None:
+        super().__init__(length, "lwe")
+        self._form, self._seed = lwe.FORMS[form], public_seed(round_id)
+        self.share_size = self._form.size
+
+    def unmask(self, shares: Mapping[int, Shares], quorum: int, clients: int) -> None:
+        """See Sum: rebuild the sum of the clients' secrets, and take its mask off."""
+        self.values = lwe.unmask(self.values, self._form, self._seed, rebuild(shares, quorum), clients)
+
+
+def public_seed(round_id: RoundId) -> bytes:
+    """The seed of the public numbers of a round and attempt: anyone can compute it, nobody chose it."""
+    return lwe.public_seed(round_id.run, round_id.number, round_id.attempt)
+
+
+class CkksSum(Sum):
     """A sum of ciphertexts."""
 
     def __init__(self, profile: Profile, length: int, pool: Pool | None = None) -> None:
@@ -104,7 +129,7 @@ class CkksSum:
         return Payload("ckks", self._sum.length, self._sum.close())
 
 
-class ParallelSum:
+class ParallelSum(Sum):
     """Sums of both parts, always over the same clients."""
 
     def __init__(self, length: int, *parts: Sum) -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 from paraaegis.comparisons.preset import split_name
 from paraaegis.config import Config
 from paraaegis.errors import ParaAegisError, RunError
+from paraaegis.methods import METHODS
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.protocol.state import RoundRecord
 from paraaegis.runs.folder import RunFolder
@@ -43,7 +44,7 @@ class Run:
         if not self.row.startswith(method):
             return self.row
         rest = self.row.removeprefix(method).strip(" -")
-        if not method.startswith("paraaegis"):
+        if method not in METHODS or not METHODS[method].votes:
             return rest
         decay = f" × {protect.decay:g}" if protect.decay < 1 else ""
         beside = "carry" if protect.carry else ""

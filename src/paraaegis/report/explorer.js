@@ -69,7 +69,6 @@ const SLIDERS = {
   bandwidth: { min: 0, max: 4, step: 0.01, read: (x) => 10 ** x, write: Math.log10, show: (x) => figure(x, "Mbit/s") },
   budget: { min: 0, max: 60, step: 1, read: (x) => x, write: (x) => x, show: (x, data) => `ε = ${data.budgets[x].epsilon}, δ = ${data.delta.toExponential()}` },
 };
-const DECAYING = ["paraaegis-dynamic", "paraaegis-feedback"];
 function explore(data) {
   const place = document.getElementById("explorer");
   const field = (name) => place.querySelector(`[name="${name}"]`);
@@ -86,7 +85,7 @@ function explore(data) {
     const setting = { method: field("method").value };
     for (const [name, slider] of Object.entries(SLIDERS)) setting[name] = slider.read(Number(field(name).value));
     if (here.checked) setting.bandwidth = null;
-    if (!DECAYING.includes(setting.method)) setting.decay = 1;
+    if (!data.decaying.includes(setting.method)) setting.decay = 1;
     return setting;
   };
   const put = (name, text) => { place.querySelector(`[data-out="${name}"]`).textContent = text; };
@@ -98,10 +97,10 @@ function explore(data) {
       put(`of-${name}`, slider.show(slider.read(Number(field(name).value)), data));
     }
     field("ratio").disabled = cost.inside !== "elected";
-    field("decay").disabled = !DECAYING.includes(setting.method);
+    field("decay").disabled = !data.decaying.includes(setting.method);
     field("bandwidth").disabled = here.checked;
     const found = estimate(data, setting);
-    const noised = cost.outside !== "none" && setting.method !== "fedavg" || setting.method === "serial";
+    const noised = data.noised.includes(setting.method);
     const sigma = data.start.clip * Math.sqrt(setting.rounds) / data.budgets[setting.budget].mu;
     field("budget").disabled = !noised;
     put("up", bytes(found.bytes_up / setting.rounds));

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from paraaegis.planning.cost import ALIASES, BASE, FLOWER_BYTE, FLOWER_EXCHANGE, Machine
+from paraaegis.methods import METHODS, REFERENCE
+from paraaegis.planning.cost import BASE, FLOWER_BYTE, FLOWER_EXCHANGE, Machine, priced_as
 from paraaegis.privacy.calibrate import mu_of
 from paraaegis.report.collect import Run
 
@@ -18,10 +19,12 @@ BUDGETS = np.geomspace(0.1, 100, 61)
 
 def explorer(machine: Machine, runs: Sequence[Run]) -> dict[str, Any]:
     """All that the page needs to answer a move of a slider."""
-    names = sorted([*machine.methods, *ALIASES])
+    names = shown_methods(machine)
     return {
         "machine": msgspec.to_builtins(machine),
-        "methods": {name: ALIASES.get(name, name) for name in names},
+        "methods": {name: priced_as(name) for name in names},
+        "decaying": [name for name in names if METHODS[name].votes and METHODS[name].ratio != "constant"],
+        "noised": [name for name in names if METHODS[name].noised],
         "constants": {"base": BASE, "flowerExchange": FLOWER_EXCHANGE, "flowerByte": FLOWER_BYTE},
         "budgets": [{"epsilon": float(f"{epsilon:.3g}"), "mu": mu_of(float(epsilon), DELTA)} for epsilon in BUDGETS],
         "delta": DELTA,
@@ -30,10 +33,15 @@ def explorer(machine: Machine, runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
+def shown_methods(machine: Machine) -> list[str]:
+    """The methods whose costs are known."""
+    return sorted(name for name in METHODS if priced_as(name) in machine.methods)
+
+
 def _measured(run: Run, runs: Sequence[Run], machine: Machine) -> dict[str, Any]:
     protect, kind = run.config.protect, (run.config.data.name, run.config.model.name)
     siblings = (one.length for one in runs if (one.config.data.name, one.config.model.name) == kind)
-    cost = machine.methods.get(ALIASES.get(run.result.method, run.result.method))
+    cost = machine.methods.get(priced_as(run.result.method))
     return {
         "label": run.label,
         "method": run.result.method,
@@ -55,10 +63,10 @@ def _start(runs: Sequence[Run]) -> dict[str, Any]:
     """Where the sliders stand at first: as in these runs, of those that vote in feedback's or the first."""
     first = runs[0]
     length = next((run.length for run in runs if run.length), 1_000_000)
-    voted = [run for run in runs if run.result.method.startswith("paraaegis-")]
-    chosen = next((run for run in voted if run.result.method == "paraaegis-feedback"), [*voted, first][0])
+    voted = [run for run in runs if run.result.method in METHODS and METHODS[run.result.method].votes]
+    chosen = next((run for run in voted if METHODS[run.result.method].withholds), [*voted, first][0])
     protect, epsilon = chosen.config.protect, min(chosen.config.privacy.epsilon, BUDGETS[-1])
-    plain = next((run for run in runs if run.result.method == "fedavg"), first)
+    plain = next((run for run in runs if run.result.method == REFERENCE), first)
     train = sum(record.seconds.get("train", 0.0) for record in plain.records) / len(plain.records)
     return {
         "here": all(run.config.engine.name == "local" for run in runs),

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from paraaegis.methods import METHODS
 from paraaegis.report.collect import Run, by_split
-from paraaegis.report.styles import OTHER, STYLES
+from paraaegis.report.styles import style_of
 
 Figure = dict[str, Any]
-# Static and dynamic lie close together, and so do feedback's splits.
-_LABELS = {"paraaegis-dynamic": "top center", "paraaegis-feedback": "middle right"}
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 PHASES = {"train": "#0072B2", "evaluate": "#999999", "vote": "#F0E442", "protect": "#E69F00", "combine": "#CC79A7",
           "reveal": "#009E73"}  # fmt: skip
@@ -43,8 +42,16 @@ def figures(runs: Sequence[Run]) -> dict[str, Figure]:
 
 
 def _looks(run: Run) -> tuple[str, str]:
-    colour, marker = STYLES.get(run.result.method, OTHER)
+    colour, marker = style_of(run.result.method)
     return colour, _SYMBOLS.get(marker, "circle")
+
+
+def _label_place(name: str) -> str:
+    """Where a point's label goes: the same ratio lies close together, constant and decaying, and so do splits."""
+    method = METHODS.get(name)
+    if method is None or not method.votes or method.ratio == "constant":
+        return "bottom center"
+    return "middle right" if method.withholds else "top center"
 
 
 def _rank(runs: Sequence[Run], run: Run) -> int:
@@ -61,7 +68,7 @@ def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], timed: boo
                 "type": "scatter",
                 "mode": "markers+text",
                 "text": [run.mark],
-                "textposition": _LABELS.get(run.result.method, "bottom center"),
+                "textposition": _label_place(run.result.method),
                 "textfont": {"size": 9},
                 "name": run.label,
                 "legendgroup": run.result.method,

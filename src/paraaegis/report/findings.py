@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 import msgspec
 
 from paraaegis.config import Privacy, Protect
+from paraaegis.methods import REFERENCE
 from paraaegis.report.collect import Run
 from paraaegis.report.paper import paper_accuracy, paper_overhead
 
@@ -17,9 +18,9 @@ def headline(runs: Sequence[Run]) -> str:
     known = [run for run in runs if run.accuracy == run.accuracy]
     if not known:
         return f"{len(runs)} runs, none of which reports an accuracy."
-    plains = [run for run in known if run.result.method == "fedavg"]
+    plains = [run for run in known if run.result.method == REFERENCE]
     plain = next((run for run in plains if run.config.data.split == "iid"), plains[0] if plains else None)
-    others = [run for run in known if run.result.method != "fedavg" and (plain is None or alike(run, plain))]
+    others = [run for run in known if run.result.method != REFERENCE and (plain is None or alike(run, plain))]
     if len(known) == 1 or not others:
         return f"{known[0].label} reached {known[0].accuracy:.1f} % in {known[0].result.seconds:.0f} s."
     best = max(others, key=lambda run: (round(run.accuracy, 1), -run.result.bytes_up))
@@ -67,7 +68,7 @@ def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
 
 def overhead(runs: Sequence[Run], run: Run) -> float | None:
     """Its time over that of plain averaging on the same data and machine; None where the machine had other work too."""
-    plains = [one for one in runs if one.result.method == "fedavg" and alike(one, run)]
+    plains = [one for one in runs if one.result.method == REFERENCE and alike(one, run)]
     plain = next((one for one in plains if one.result.machine == run.result.machine), None)
     return None if plain is None or run.shared else run.result.seconds / plain.result.seconds
 

@@ -12,9 +12,9 @@ import msgspec
 
 from paraaegis.config import as_toml
 from paraaegis.files import write_whole
-from paraaegis.planning.cost import ALIASES, Machine
+from paraaegis.planning.cost import Machine
 from paraaegis.report.collect import Run
-from paraaegis.report.explorer import explorer
+from paraaegis.report.explorer import explorer, shown_methods
 from paraaegis.report.figures import Figure, figures
 from paraaegis.report.findings import headline, notes, over_seeds, results
 from paraaegis.version import __version__
@@ -71,7 +71,7 @@ def _script(value: object) -> str:
 
 def _explorer(machine: Machine) -> str:
     text = (files("paraaegis.report") / "explorer.html").read_text(encoding="utf-8")
-    options = "".join(f"<option>{html.escape(name)}</option>" for name in sorted([*machine.methods, *ALIASES]))
+    options = "".join(f"<option>{html.escape(name)}</option>" for name in shown_methods(machine))
     measured = f"in {machine.seconds:.0f} s on {machine.cores} cores"
     return text.replace("{{OPTIONS}}", options).replace("{{MEASURED}}", measured)
 

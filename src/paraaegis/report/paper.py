@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from paraaegis.methods import REFERENCE
 from paraaegis.report.collect import Run
 
 
@@ -29,7 +30,7 @@ def paper_accuracy(run: Run) -> float | None:
 
 def paper_overhead(run: Run) -> float | None:
     """The paper's time of this cell over its FedAvg's."""
-    seconds, plain = _table1(run, "seconds"), _table1(run, "seconds", "fedavg")
+    seconds, plain = _table1(run, "seconds"), _table1(run, "seconds", REFERENCE)
     return None if seconds is None or plain is None else seconds / plain
 
 

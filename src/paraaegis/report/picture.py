@@ -11,7 +11,7 @@ from paraaegis.comparisons.table import as_markdown
 from paraaegis.report.collect import Run, by_split
 from paraaegis.report.figures import pareto
 from paraaegis.report.findings import headline, notes, over_seeds, results
-from paraaegis.report.styles import OTHER, STYLES
+from paraaegis.report.styles import style_of
 
 SPREAD = 30  # largest over smallest cost from which on an axis is logarithmic
 
@@ -58,7 +58,7 @@ def draw(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, ti
     panel.step([x for x, _ in front], [y for _, y in front], where="post", color="#888888", linestyle=":", zorder=2)
     for run, (cost, accuracy) in zip(runs, points, strict=True):
         method = run.result.method
-        colour, marker = STYLES.get(method, OTHER)
+        colour, marker = style_of(method)
         inner = "none" if timed and run.shared else colour
         panel.scatter(cost, accuracy, s=60, facecolors=inner, edgecolors=colour, marker=marker, label=method, zorder=3)
         note = panel.annotate(run.mark, (cost, accuracy), (0, 0), textcoords="offset points", fontsize=7, ha="center",

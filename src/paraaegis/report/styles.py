@@ -1,16 +1,24 @@
-"""How methods look: Okabe and Ito's colours, which colour-blind readers tell apart, and a marker each."""
+"""How methods look: Okabe and Ito's colours, which colour-blind readers can tell apart, and a marker each."""
 
 from __future__ import annotations
 
-STYLES = {
-    "fedavg": ("#000000", "*"),
-    "dp-fedavg": ("#999999", "v"),
-    "varying-dp": ("#999999", "<"),
-    "lwe-secagg": ("#999999", "s"),
-    "serial": ("#CC79A7", "X"),
-    "ckks-fedavg": ("#0072B2", "D"),
-    "paraaegis-static": ("#E69F00", "o"),
-    "paraaegis-dynamic": ("#56B4E9", "P"),
-    "paraaegis-feedback": ("#009E73", "^"),
-}
-OTHER = ("#D55E00", "o")
+from paraaegis.methods import METHODS
+
+_PALETTE = (
+    ("#000000", "*"),
+    ("#999999", "v"),
+    ("#999999", "<"),
+    ("#999999", "s"),
+    ("#CC79A7", "X"),
+    ("#0072B2", "D"),
+    ("#E69F00", "o"),
+    ("#56B4E9", "P"),
+    ("#009E73", "^"),
+    ("#D55E00", "o"),  # and all further ones
+)
+
+
+def style_of(method: str) -> tuple[str, str]:
+    """Colour and marker of a method, by its place in the registry."""
+    place = list(METHODS).index(method) if method in METHODS else len(METHODS)
+    return _PALETTE[min(place, len(_PALETTE) - 1)]

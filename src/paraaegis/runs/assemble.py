@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from paraaegis.config import Config
-from paraaegis.crypto.ckks import profile
 from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.keys import FederationKeys
 from paraaegis.crypto.pool import Pool, SecretPool
@@ -19,8 +18,8 @@ from paraaegis.crypto.ratchet import Root
 from paraaegis.crypto.sealed_box import public_of
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError
-from paraaegis.methods import ClientParts, check_carry, check_inside, check_shares, find_method, least_quorum
-from paraaegis.privacy.budget import budget, noise
+from paraaegis.methods import method_of
+from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.client_context import ClientContext, Draw
 from paraaegis.protocol.parameters import RunParameters
@@ -44,7 +43,7 @@ class Federation:
 def resolve(config: Config, samples: list[int]) -> Config:
     """Fill in what depends on the data: the quorum and the smallest data size."""
     federation = config.federation
-    least = max(math.ceil(0.8 * config.sampled), config.privacy.floor, least_quorum(config))
+    least = max(math.ceil(0.8 * config.sampled), config.privacy.floor, method_of(config).least_quorum(config))
     quorum = federation.quorum or min(least, config.sampled)
     fewest = federation.min_samples or min(samples)
     federation = msgspec.structs.replace(federation, quorum=quorum, min_samples=fewest)
@@ -70,33 +69,10 @@ def check(config: Config, parameters: RunParameters) -> RunParameters:
         raise ConfigError(
             f"federation.quorum must be 1 to the {parameters.sampled} clients of a round, got {parameters.quorum}"
         )
-    check_method(config, parameters.length)
-    if config.protect.method == "paraaegis-feedback" and not parameters.k(parameters.rounds):
-        raise ConfigError(
-            f"protect.ratio = {config.protect.ratio:g} elects none of {parameters.length} values in round "
-            f"{parameters.rounds}, and paraaegis-feedback sends nothing else; set a larger ratio or a decay nearer to 1"
-        )
+    method_of(config).check(config, parameters.length)
     if odd := [name for name in parameters.clients if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:
         raise ConfigError(f"a client's name has letters, digits, '.', '_' and '-', got {odd[0]!r}")
     return parameters
-
-
-def check_method(config: Config, length: int) -> None:
-    """Refuse a method that does not exist or cannot do what the configuration asks of it."""
-    method, chosen = find_method(config.protect.method), profile(config.protect.profile)
-    if method.encrypts and config.sampled > chosen.max_clients:
-        raise ConfigError(
-            f"profile {chosen.name!r} sums up to {chosen.max_clients} clients, got {config.sampled} a round; lower "
-            "federation.clients or federation.fraction, or choose a method that does not encrypt"
-        )
-    if method.noisy:
-        noise(config)
-    if config.protect.carry:
-        check_carry(config)
-    if config.privacy.inside_clip:
-        check_inside(config)
-    if method.server(config, None).shares:
-        check_shares(config, length)
 
 
 def make_parameters(
@@ -170,12 +146,9 @@ def assemble(
     length = int(next(iter(learners.values())).initial().size)
     parameters = check(config, make_parameters(config, tuple(learners), length, (evaluator,)))
     lagging = parameters.sampled < len(parameters.clients)  # who is not drawn applies several rounds at once, later
-    method, cache, deltas = (
-        find_method(config.protect.method),
-        SingleFlight(),
-        SingleFlight(keep=parameters.history if lagging else 2),
-    )
-    half = method.client(ClientParts(config, parameters.run, clients_pool))
+    cache, deltas = SingleFlight(), SingleFlight(keep=parameters.history if lagging else 2)
+    method = method_of(config)
+    half = method.client(config, clients_pool)
     ledger = Ledger(budget(config)) if ledger is None else ledger
     # A run that is resumed must have the same identities: they are part of what its clients agreed on.
     privates = {name: derive(keys.root.secret, "simulated identity", name) for name in learners}

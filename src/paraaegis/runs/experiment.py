@@ -16,7 +16,7 @@ from paraaegis.learn import cuda, data, models, train
 from paraaegis.learn.split import split
 from paraaegis.learn.threads import use_one_thread
 from paraaegis.learn.vector import to_vector
-from paraaegis.methods import find_method
+from paraaegis.methods import method_of
 from paraaegis.parallel import threads
 from paraaegis.runs.assemble import resolve
 from paraaegis.seeds import Purpose, stream
@@ -90,9 +90,9 @@ def at_a_time(config: Config) -> int:
 
     Half as many train a few percent slower. Methods that vote wait for the last client anyway.
     """
-    method = find_method(config.protect.method)
+    method = method_of(config)
     clients = min(config.sampled, threads(config.engine.workers))  # the engine has no more of them
-    encrypts_at_once = method.encrypts and not method.server(config, None).votes
+    encrypts_at_once = "ckks" in method.ciphers and not method.votes
     return -(-clients // 2) if encrypts_at_once else clients
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import msgspec
 
 from paraaegis.config import Config, load_config
-from paraaegis.crypto import lwe
 from paraaegis.errors import RunError
-from paraaegis.methods import ClientParts, find_method, noised_parts
+from paraaegis.methods import method_of
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.calibrate import (
     composed_mu,
@@ -24,7 +23,7 @@ from paraaegis.privacy.calibrate import (
 )
 from paraaegis.privacy.guarantee import Guarantee, guarantees, sensitivity
 from paraaegis.privacy.ledger import METRICS, SAMPLES, SECONDS, VOTES, Ledger, Release, releases_of
-from paraaegis.runs.assemble import check_method, resolve
+from paraaegis.runs.assemble import resolve
 from paraaegis.runs.folder import RunFolder
 
 
@@ -67,7 +66,7 @@ class RunGuarantees(msgspec.Struct, kw_only=True):
     guarantees: list[Guarantee]
     calibrations: list[Calibration]
     spent: Spent | None = None
-    lwe_bits: int | None = None  # lwe-secagg: hardness of the masks with the fewest honest clients in a sum
+    lwe_bits: int | None = None  # hardness of the masks with the fewest honest clients in a sum
 
 
 def run_guarantees(config: Config) -> RunGuarantees:
@@ -76,8 +75,9 @@ def run_guarantees(config: Config) -> RunGuarantees:
     Sampling is counted at its worst: a client that is drawn in every round, or as often as participation is capped.
     """
     config = _with_samples(config)
-    check_method(config, length=1)
-    half = find_method(config.protect.method).client(ClientParts(config))
+    method = method_of(config)
+    method.check(config)
+    half = method.client(config)
     told = {VOTES: half.votes, SAMPLES: _counted(config)}
     told |= {METRICS: config.engine.share_metrics, SECONDS: config.engine.share_seconds}
     parts = [*half.exposures, *(part for part, tell in told.items() if tell)]
@@ -89,9 +89,8 @@ def run_guarantees(config: Config) -> RunGuarantees:
 
 def _with_samples(config: Config) -> Config:
     """Filled in as a run would, from the split where the paper's noise needs the smallest data size."""
-    noisy = find_method(config.protect.method).noisy or config.privacy.inside_clip
     paper = config.privacy.calibration == "paper" and not math.isinf(config.privacy.epsilon)
-    if config.federation.min_samples or not (noisy and paper):
+    if config.federation.min_samples or not (paper and method_of(config).noised_parts(config)):
         return resolve(config, [config.federation.min_samples])
     from paraaegis.runs.experiment import torch_experiment
 
@@ -141,13 +140,8 @@ def _guarantees_of(config: Config, releases: Sequence[Release]) -> RunGuarantees
         simulation=seeded,
         guarantees=guarantees(releases, privacy.delta, privacy.unit),
         calibrations=calibrations(config),
-        lwe_bits=_lwe_bits(config),
+        lwe_bits=method_of(config).mask_bits(config),
     )
-
-
-def _lwe_bits(config: Config) -> int | None:
-    form = lwe.FORMS.get(find_method(config.protect.method).server(config, None).shares)
-    return lwe.hardness(form, config.federation.quorum - config.privacy.colluders) if form else None
 
 
 def calibrations(config: Config) -> list[Calibration]:
@@ -156,11 +150,11 @@ def calibrations(config: Config) -> list[Calibration]:
     For the values outside where they are noised, else for those inside; none where nothing is noised.
     """
     privacy, federation = config.privacy, config.federation
-    noisy = find_method(config.protect.method).noisy
-    clip = privacy.clip if noisy else privacy.inside_clip
+    method = method_of(config)
+    clip = privacy.clip if method.noised else privacy.inside_clip
     if math.isinf(privacy.epsilon) or not clip:
         return []
-    parts = noised_parts(config)
+    parts = method.noised_parts(config)
     releases = parts * (privacy.participations or federation.rounds)
     tight, rdp = (find(privacy.epsilon, privacy.delta, releases) for find in (tight_multiplier, rdp_multiplier))
     remark = remark_multiplier(privacy.epsilon, privacy.delta, parts * federation.rounds, federation.fraction)

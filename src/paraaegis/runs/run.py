@@ -16,11 +16,12 @@ from paraaegis.crypto.keys import load_keys, save_keys
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import ConfigError, PrivacyError, RunError
+from paraaegis.methods import method_of
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger, read_ledger
 from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.state import RoundRecord, ServerState
-from paraaegis.runs.assemble import assemble, check, check_method, make_keys, make_parameters, resolve
+from paraaegis.runs.assemble import assemble, check, make_keys, make_parameters, resolve
 from paraaegis.runs.folder import RunFolder
 from paraaegis.types import Learner, Vector
 from paraaegis.version import __version__
@@ -62,7 +63,7 @@ def check_config(config: Config) -> None:
     """Refuse what can be refused before the data is read: names that do not exist, noise or numbers that cannot be."""
     from paraaegis.learn.names import DATASET_NAMES, MODEL_NAMES
 
-    check_method(resolve(config, [max(1, config.federation.min_samples)]), length=1)
+    method_of(config).check(resolve(config, [max(1, config.federation.min_samples)]))
     for key, name, known in (
         ("data.name", config.data.name, DATASET_NAMES),
         ("model.name", config.model.name, MODEL_NAMES),

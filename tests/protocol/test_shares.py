@@ -7,10 +7,10 @@ from paraaegis.crypto import lwe
 from paraaegis.errors import ConfigError, ProtocolError
 from paraaegis.protocol import client
 from paraaegis.protocol.binding import prove_count
-from paraaegis.protocol.lwe_round import _purpose
 from paraaegis.protocol.messages import Begin, Ended, RollCall, ShareSum, Survivors, Upload, pack, unpack
 from paraaegis.protocol.round_server import Reply, RoundServer
 from paraaegis.protocol.server import drive, serve
+from paraaegis.protocol.shares import _purpose
 from paraaegis.protocol.state import ServerState
 from paraaegis.types import Blob
 from toy import configure, learners_of, play, wired_of
@@ -63,7 +63,7 @@ def expected_sum(wired, updates, survivors, noise):
     """Σ round(scale·weight·clip(u)) + Σe over the survivors, in integer units."""
     silo = next(iter(wired.clients.values()))
     count, length = len(updates), updates.shape[1]
-    sigma = silo.half.gaussian.sigmas[0]
+    sigma = silo.half.mechanism.gaussian.sigmas[0]
     numbers = lwe.lwe_parameters(1 / count, sigma / count, length, count, silo.parameters.quorum, 1)
     total = np.zeros(length, dtype=np.int64)
     for index in survivors:
@@ -114,10 +114,10 @@ def test_with_fewer_shares_than_needed_the_round_fails_and_reveals_nothing():
 
 def test_no_share_is_sent_unsealed(monkeypatch):
     rows = []
-    from paraaegis.protocol import lwe_round
+    from paraaegis.protocol import mechanisms
 
-    real = lwe_round.share
-    monkeypatch.setattr(lwe_round, "share", lambda *a: rows.append(real(*a)) or rows[-1])
+    real = mechanisms.share
+    monkeypatch.setattr(mechanisms, "share", lambda *a: rows.append(real(*a)) or rows[-1])
     _, carried, _, _ = run(rng.normal(size=(6, 300)).astype(np.float32))
     uploads = b"".join(
         bytes(frame) for _, reply in carried.replies for frame in pack(reply) if isinstance(reply, Upload)
@@ -186,10 +186,10 @@ def test_a_share_sealed_without_the_clients_group_secret_is_refused():
 
 def test_secret_and_error_are_fresh_for_every_attempt(monkeypatch):
     noise, secrets = recorded_noise(monkeypatch), []
-    from paraaegis.protocol import lwe_round
+    from paraaegis.protocol import mechanisms
 
-    real = lwe_round.share
-    monkeypatch.setattr(lwe_round, "share", lambda secret, *rest: secrets.append(secret) or real(secret, *rest))
+    real = mechanisms.share
+    monkeypatch.setattr(mechanisms, "share", lambda secret, *rest: secrets.append(secret) or real(secret, *rest))
     learners = learners_of(np.zeros((6, 200), dtype=np.float32))
     wired = wired_of(configure(*SETTINGS, "federation.clients=6", "federation.rounds=2"), learners)
     silo = wired.clients["client-0"]

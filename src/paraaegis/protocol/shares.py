@@ -1,0 +1,110 @@
+"""Opening a sum whose clients masked their values: shares of the masks' secrets, only ever summed.
+
+with the upload  client → server   shares of its secret, each sealed to one fellow member of the round
+then             server → client   who is in the sum, and the sealed shares that these addressed to this client
+                 client → server   the sum of these shares and its own
+the server       rebuilds the sum of the secrets from a quorum of them, which opens the sum of the uploads alone
+
+Sums of shares for two sets of clients would open their difference, so a client answers once per upload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from paraaegis.crypto.kdf import derive
+from paraaegis.crypto.shamir import Q
+from paraaegis.errors import CryptoError, ForgedError, ProtocolError
+from paraaegis.protocol.client_context import ClientContext
+from paraaegis.protocol.messages import Message, RoundId, ShareSum, Survivors, Upload, expect
+from paraaegis.protocol.round_server import Asked, RoundServer
+from paraaegis.protocol.state import ClientState, RoundRecord
+from paraaegis.protocol.sums import Shares, Sum
+from paraaegis.types import Blob
+
+
+def seal_shares(client: ClientContext, state: ClientState, shares: Mapping[str, Shares]) -> dict[str, Blob]:
+    """Shares of this client's secret, each sealed to its holder, for this round, attempt and view."""
+    purpose, group = _purpose(state), derive(state.keys.step, "shares")
+    return {
+        holder: Blob(client.seal_to(holder, share.astype("<u4").tobytes(), *purpose, group=group))
+        for holder, share in shares.items()
+        if holder != client.name
+    }
+
+
+def sum_shares(client: ClientContext, state: ClientState, own: Shares, message: Survivors) -> Blob:
+    """The sum of the survivors' shares, for a set of at least quorum size that includes this client."""
+    survivors, members = message.clients, client.parameters.members(state.number)
+    if client.name not in survivors or survivors != tuple(name for name in members if name in survivors):
+        raise ProtocolError(f"survivors must be members of the round with {client.name} among them, got {survivors}")
+    if len(survivors) < client.parameters.quorum or set(message.shares) != {*survivors} - {client.name}:
+        raise ProtocolError(
+            f"shares of at least {client.parameters.quorum} survivors are summed, got {len(survivors)} survivors and "
+            f"shares from {sorted(message.shares)}"
+        )
+    total, purpose, group = own.copy(), _purpose(state), derive(state.keys.step, "shares")
+    for sender, sealed in message.shares.items():
+        share = client.open_from(sender, bytes(sealed.view), *purpose, group=group)
+        if len(share) != 4 * total.size:
+            raise ForgedError
+        total += np.frombuffer(share, dtype="<u4")
+    return Blob((total % Q).astype("<u4").data)
+
+
+def _purpose(state: ClientState) -> tuple[str, int, int, str]:
+    return "share", state.number, state.attempt, state.view
+
+
+def check_addressed(upload: Upload, total: Sum, client: str, members: Sequence[str]) -> None:
+    """Refuse an upload without a share for every other member, if its sum opens by shares, or with any if not."""
+    holders = {*members} - {client} if total.share_size else set()
+    if set(upload.shares) != holders:
+        raise ProtocolError(
+            f"the upload should bring shares for {sorted(holders) or 'nobody'}, got {sorted(upload.shares)}"
+        )
+
+
+def interrupted(server: RoundServer, number: int) -> bool:
+    """Whether shares for this round were asked for before an interruption: no client gives them out twice."""
+    opened, attempt = server.state.opening
+    return opened == number and attempt < server.state.attempt
+
+
+def open_sum(
+    server: RoundServer,
+    record: RoundRecord,
+    round_id: RoundId,
+    total: Sum,
+    survivors: list[str],
+    uploads: Mapping[str, Upload],
+) -> Asked:
+    """Ask the survivors for their sums of shares, and open the sum. Returns who is in it; nobody if it stays shut."""
+    members = server.parameters.members(round_id.number)
+    sums: dict[int, Shares] = {}
+
+    def take(client: str, reply: Message) -> None:
+        row = expect(reply, ShareSum, round_id).row
+        if len(row) != 4 * total.share_size:
+            raise ProtocolError(f"a share sum has {4 * total.share_size} bytes, got {len(row)}")
+        sums[members.index(client)] = np.frombuffer(row.view, "<u4").astype(np.int64)
+
+    requests: dict[str, Message] = {
+        client: Survivors(
+            round_id=round_id,
+            clients=tuple(survivors),
+            shares={sender: uploads[sender].shares[client] for sender in survivors if sender != client},
+        )
+        for client in survivors
+    }
+    server.state.opening = (round_id.number, round_id.attempt)
+    yield server.state  # kept before anyone is asked
+    yield from server.ask(record, requests, take)
+    try:
+        total.unmask(sums, server.parameters.quorum, len(survivors))
+    except CryptoError as error:  # too few shares, or a wrong one: the round is void, the run continues
+        record.dropped["(shares)"] = str(error)
+        return []
+    return survivors
