@@ -54,6 +54,12 @@ def test_a_command_that_does_not_exist_is_a_usage_error(monkeypatch, capsys, arg
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("arguments", [("rum",), ("keys", "mew"), ("federation", "upp"), ("bench", "rond")])
+def test_a_mistyped_command_is_corrected_once(monkeypatch, capsys, arguments):
+    _, _, err = told(monkeypatch, capsys, *arguments)
+    assert err.count("Did you mean") == 1
+
+
 def test_without_a_command_help_is_shown(monkeypatch, capsys):
     _, out, err = told(monkeypatch, capsys)
     assert "Usage: paraaegis" in out + err
