@@ -11,6 +11,7 @@ from paraaegis.crypto import lwe
 from paraaegis.crypto.ckks import profile
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.errors import ConfigError
+from paraaegis.plural import plural
 from paraaegis.privacy.budget import inside_noise, noise
 from paraaegis.protocol.encodings import Ckks, Plain
 from paraaegis.protocol.lwe_round import LweHalf
@@ -199,10 +200,10 @@ def _too_few(config: Config, least: int) -> str:
     if colluders > 1:
         ways.append("a lower privacy.colluders")
     return (
-        f"lwe-secagg in {form.name} form with {sampled} clients per round, {colluders} of whom may help the server, "
-        f"needs a quorum of {least} or more, got {config.federation.quorum}. Every sum needs {form.least_honest} "
-        "honest clients, or the sum of their secrets tells too much about one client's secret, and two groups of "
-        f"clients must not be able to open two different sums. Set {', or '.join(ways)}"
+        f"lwe-secagg in {form.name} form with {plural(sampled, 'client')} per round, {colluders} of whom may help "
+        f"the server, needs a quorum of {least} or more, got {config.federation.quorum}. Every sum needs "
+        f"{form.least_honest} honest clients, or the sum of their secrets tells too much about one client's secret, "
+        f"and two groups of clients must not be able to open two different sums. Set {', or '.join(ways)}"
     )
 
 

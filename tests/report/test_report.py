@@ -115,6 +115,7 @@ def test_runs_that_differ_in_more_than_their_protection_are_not_compared(compari
     federate(config, learners_of(UPDATES), tmp_path / "short")
     runs, _ = collect([tmp_path / "short", comparison / "paraaegis-feedback--iid--seed0"])
     assert "plain averaging" not in headline(runs)
+    assert "3 clients, 1 round<" in page(runs[:1], [])
 
 
 def test_a_time_beside_other_work_is_marked_and_compared_with_nothing(comparison, tmp_path):
@@ -212,7 +213,7 @@ def test_the_figures_hold_the_runs_own_numbers(comparison):
     drawn = figures(runs)
     by_round = {series["name"]: series["y"] for series in drawn["Accuracy by round"]["data"]}
     for run in runs:
-        assert by_round[run.label] == [100 * line.metrics["accuracy"] for line in run.lines]
+        assert by_round[run.label] == [100 * line.metrics["accuracy"] for line in run.records]
     agreement = {series["name"] for series in drawn["Agreement of the votes"]["data"]}
     assert agreement == {run.label for run in runs if run.result.method != "fedavg"}
     json.dumps(list(drawn.values()))

@@ -20,6 +20,7 @@ from paraaegis.crypto.sealed_box import public_of
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError
 from paraaegis.methods import ClientParts, check_carry, check_inside, check_shares, find_method, least_quorum
+from paraaegis.plural import plural
 from paraaegis.privacy.budget import budget, noise
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.client_context import ClientContext, Draw
@@ -68,12 +69,13 @@ def check(config: Config, parameters: RunParameters) -> RunParameters:
     """Refuse what can be refused before anything is written."""
     if not 1 <= parameters.quorum <= parameters.sampled:
         raise ConfigError(
-            f"federation.quorum must be 1 to the {parameters.sampled} clients of a round, got {parameters.quorum}"
+            f"federation.quorum must be 1 to the {plural(parameters.sampled, 'client')} of a round, "
+            f"got {parameters.quorum}"
         )
     check_method(config, parameters.length)
     if config.protect.method == "paraaegis-feedback" and not parameters.k(parameters.rounds):
         raise ConfigError(
-            f"protect.ratio = {config.protect.ratio:g} elects none of {parameters.length} values in round "
+            f"protect.ratio = {config.protect.ratio:g} elects none of {plural(parameters.length, 'value')} in round "
             f"{parameters.rounds}, and paraaegis-feedback sends nothing else; set a larger ratio or a decay nearer to 1"
         )
     if odd := [name for name in parameters.clients if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:

@@ -32,6 +32,7 @@ import tomli_w
 from paraaegis.config import HERE, Config, load_config
 from paraaegis.errors import BusyError, ParaAegisError, RunError
 from paraaegis.files import write_whole
+from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import VALUES
 from paraaegis.privacy.ledger import Release, read_ledger
 from paraaegis.protocol.state import ClientState, RoundRecord, ServerState, decode_state, encode_state
@@ -259,7 +260,9 @@ class RunFolder:
     def _take_back(self, count: int) -> None:
         records = self.read_records()
         if len(records) < count:
-            raise RunError(f"{self.records} holds {len(records)} rounds, its checkpoint {count}; {self.remedy}")
+            raise RunError(
+                f"{self.records} holds {plural(len(records), 'round')}, its checkpoint {count}; {self.remedy}"
+            )
         write_whole(
             self.records,
             lambda file: file.writelines(msgspec.json.encode(record) + b"\n" for record in records[:count]),
