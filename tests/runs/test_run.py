@@ -13,6 +13,7 @@ import torch
 
 from paraaegis.cli import main
 from paraaegis.config import make_config
+from paraaegis.deploy.local_federation import prepare
 from paraaegis.errors import ConfigError, ParaAegisError, RunError
 from paraaegis.launch import run
 from paraaegis.learn import train
@@ -88,6 +89,19 @@ def test_a_result_names_the_gpu_that_it_was_made_on(gpu, told, monkeypatch, tmp_
     machine = run(config, tmp_path / "run").machine
     assert {key: machine[key] for key in machine.keys() & {"gpu"}} == told
     assert json.loads((tmp_path / "run" / "result.json").read_text())["machine"] == machine
+
+
+@pytest.mark.parametrize(("method", "model", "profile", "times"), [
+    ("ckks-fedavg", "cnn", "compact", 1),
+    ("ckks-fedavg", "cnn", "precise", 0),
+    ("ckks-fedavg", "mlp", "compact", 0),
+    ("dp-fedavg", "cnn", "compact", 0),
+])  # fmt: skip
+@pytest.mark.parametrize("begin", [lambda config, out: run(config, out), prepare], ids=["one process", "federation"])
+def test_batch_norm_under_the_compact_profile_is_warned_of_once(begin, method, model, profile, times, tmp_path, caplog):
+    settings = [f"protect.method={method}", f"model.name={model}", f"protect.profile={profile}", "federation.rounds=1"]
+    begin(make_config({}, [*QUICK, *settings]), tmp_path / "run")
+    assert caplog.text.count("carries sums within ±45, and BatchNorm statistics of cnn") == times
 
 
 def test_the_written_configuration_is_complete_and_resolved(finished):

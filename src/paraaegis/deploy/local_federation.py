@@ -89,8 +89,9 @@ def _begun(nodes: Mapping[str, Path]) -> bool:
 def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
     """Folders for the server and every silo, each with what it needs and nothing more."""
     check_config(config)
-    from paraaegis.runs.experiment import torch_experiment
+    from paraaegis.runs.experiment import torch_experiment, warn_of_range
 
+    warn_of_range(config)
     return lay_out(torch_experiment(config, only="").config, out, fresh)
 
 

@@ -53,8 +53,9 @@ class Result(msgspec.Struct, kw_only=True):
 def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord) -> Result:
     """Run a configuration on its data set, or continue it, in the folder `out`, with all clients in this process."""
     check_config(config)
-    from paraaegis.runs.experiment import torch_experiment
+    from paraaegis.runs.experiment import torch_experiment, warn_of_range
 
+    warn_of_range(config)
     classroom = torch_experiment(config)
     return _run(classroom.config, classroom.learners, out, fresh, on_record, classroom.save_model, classroom.gpu)
 
