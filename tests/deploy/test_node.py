@@ -21,6 +21,7 @@ from paraaegis.engines.flower.frames import from_error
 from paraaegis.engines.flower.server import FlowerTransport, Introduction, make_server_app
 from paraaegis.errors import ConfigError, KeyFileError, ProtocolError, UpdateError
 from paraaegis.protocol.messages import RollCall, pack, unpack
+from paraaegis.protocol.round_server import Exchange
 from paraaegis.runs.assemble import make_parameters, resolve, short_name
 
 MATERIALS = module.ClientParts
@@ -202,6 +203,16 @@ def test_a_node_that_leaves_before_enrolment_is_named(monkeypatch, gone):
         FixedPoint.connected = [1]
     with pytest.raises(ProtocolError, match=f"{gone[:8]} left before enrolment"):
         carrier.enrol(present)
+
+
+def test_nothing_is_sent_to_a_client_whose_node_is_not_connected():
+    class Grid:
+        def get_node_ids(self):
+            return []
+
+    carrier = FlowerTransport(Grid(), deadline=0.0, quorum=1)
+    (reply,) = carrier.carry(Exchange({"client-0": (b"frame",)}))
+    assert (reply.client, reply.lost, reply.sent) == ("client-0", True, False)
 
 
 @pytest.mark.parametrize(("error", "told"), [

@@ -129,7 +129,7 @@ class FlowerTransport:
             time.sleep(1.0)
         for client in exchange.messages:
             if client not in present:
-                yield Reply(client, error="its node is not connected", lost=True)
+                yield Reply(client, error="its node is not connected", lost=True, sent=False)
         yield from self._replies(
             (client, Message(to_records(frames), present[client], "train.step", ttl=self._deadline))
             for client, frames in exchange.messages.items()
