@@ -158,6 +158,28 @@ def test_a_run_that_was_moved_says_where_it_is_and_what_it_lost(finished, monkey
     assert "ledger.jsonl is gone" in told
 
 
+@pytest.mark.parametrize(("left", "told"), [
+    (["result.json", "rounds.jsonl", "ledger.jsonl"], "of a run are still there"),
+    (["rounds.jsonl"], "of a run is still there"),
+])  # fmt: skip
+def test_a_result_whose_configuration_is_gone_is_not_given_out_for_another(finished, tmp_path, left, told):
+    copy = shutil.copytree(finished[1], tmp_path / "copy")
+    for path in copy.iterdir():
+        if path.name not in {".lock", *left}:
+            path.unlink()
+    another = make_config({}, [*QUICK, "protect.method=fedavg", "seed=1", "federation.rounds=1"])
+    with pytest.raises(RunError, match=f"config.toml is gone, but {', '.join(left)} {told}.* another --out") as error:
+        run(another, copy)
+    assert not (copy / "config.toml").exists()
+    simulated = "ledger.jsonl" in left  # else it may have spent what nobody can tell
+    assert ("--fresh" in str(error.value)) == simulated
+    if simulated:
+        assert run(another, copy, fresh=True).rounds == 1
+    else:
+        with pytest.raises(RunError, match="what was spent cannot be known"):
+            run(another, copy, fresh=True)
+
+
 @pytest.mark.parametrize("command", ["run", "privacy"])
 def test_a_ledger_that_lost_a_client_of_a_round_is_refused(command, finished, monkeypatch, capsys, tmp_path):
     copy = shutil.copytree(finished[1], tmp_path / "copy")
