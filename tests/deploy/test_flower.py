@@ -29,7 +29,10 @@ from paraaegis.runs.assemble import make_keys, resolve
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.run import federate
 
-pytestmark = pytest.mark.timeout(2400)  # on a busy machine every one of Flower's processes takes its time
+pytestmark = [
+    pytest.mark.timeout(2400),  # on a busy machine every one of Flower's processes takes its time
+    pytest.mark.xdist_group("flower"),
+]
 SUPPORT = Path(__file__).parents[1] / "support"
 APP = """from blobs import {learner}
 from paraaegis.deploy import flower_app
