@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: demo test test-all lint clean
 
@@ -9,10 +10,10 @@ demo: $(VENV)/.installed
 	$(BIN)/paraaegis compare --preset quick
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: lint
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python -m pytest $(PARALLEL) -m ""
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

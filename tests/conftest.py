@@ -13,6 +13,13 @@ with warnings.catch_warnings():
     import typer.main  # noqa: F401
 
 
+FIRST = "test_flower", "test_resume", "test_accuracy"  # take minutes, which others fill on the other core
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory):
     """What is remembered of this machine is forgotten with the tests."""

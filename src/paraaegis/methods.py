@@ -14,6 +14,7 @@ from paraaegis.crypto.ckks import profile
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.errors import ConfigError
 from paraaegis.parts import Ckks, Lwe, Part, Plain
+from paraaegis.plural import plural
 from paraaegis.privacy.budget import constant, geometric
 from paraaegis.protocol.messages import RoundId
 from paraaegis.protocol.protect import ClientHalf, Parallel, Unsplit
@@ -139,7 +140,7 @@ class Method:
         last = config.federation.rounds
         if self.withholds and length and not Schedule(protect.ratio, protect.decay).elected_at(last, length):
             raise ConfigError(
-                f"protect.ratio = {protect.ratio:g} elects none of {length} values in round {last}, and "
+                f"protect.ratio = {protect.ratio:g} elects none of {plural(length, 'value')} in round {last}, and "
                 f"{protect.method} sends nothing else; set a larger ratio or a decay nearer to 1"
             )
 

@@ -15,6 +15,7 @@ from paraaegis.crypto import lwe
 from paraaegis.crypto.ckks import profile
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.errors import ConfigError
+from paraaegis.plural import plural
 from paraaegis.privacy.budget import Series, constant, inside_noise, noise
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.protocol import encodings
@@ -168,8 +169,8 @@ def _too_few(config: Config, least: int) -> str:
     if colluders > 1:
         remedies.append("a lower privacy.colluders")
     return (
-        f"{config.protect.method} in {form.name} form with {sampled} clients per round, {colluders} of whom may help "
-        f"the server, needs a quorum of {least} or more, got {config.federation.quorum}. Every sum needs "
+        f"{config.protect.method} in {form.name} form with {plural(sampled, 'client')} per round, {colluders} of whom may "
+        f"help the server, needs a quorum of {least} or more, got {config.federation.quorum}. Every sum needs "
         f"{form.least_honest} honest clients, or the sum of their secrets tells too much about one client's secret, "
         f"and two groups of clients must not be able to open two different sums. Set {', or '.join(remedies)}"
     )

@@ -9,6 +9,10 @@ from typer.main import get_command
 from paraaegis import __version__
 from paraaegis.cli import main
 from paraaegis.cli.app import app
+from paraaegis.cli.tables import summary
+from paraaegis.config import make_config
+from paraaegis.errors import ConfigError
+from paraaegis.runs.run import Result
 
 COMMANDS = get_command(app).commands
 
@@ -54,6 +58,12 @@ def test_a_command_that_does_not_exist_is_a_usage_error(monkeypatch, capsys, arg
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("arguments", [("rum",), ("keys", "mew"), ("federation", "upp"), ("bench", "rond")])
+def test_a_mistyped_command_is_corrected_once(monkeypatch, capsys, arguments):
+    _, _, err = told(monkeypatch, capsys, *arguments)
+    assert err.count("Did you mean") == 1
+
+
 def test_without_a_command_help_is_shown(monkeypatch, capsys):
     _, out, err = told(monkeypatch, capsys)
     assert "Usage: paraaegis" in out + err
@@ -66,6 +76,13 @@ def test_a_refused_setting_is_one_clear_line_and_code_two(monkeypatch, capsys, s
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert "ratio" in err
+
+
+def test_one_of_anything_is_singular(capsys):
+    summary(Result(method="fedavg", rounds=1, metrics={}, seconds=2.0, bytes_up=1, bytes_down=1, folder="run"))
+    assert "2.0 s for 1 round\n" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="must be at most the 1 client of a round, got 2"):
+        make_config({}, ["federation.clients=1", "federation.quorum=2"])
 
 
 def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):

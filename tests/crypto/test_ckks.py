@@ -137,7 +137,7 @@ def test_overflow_is_refused_before_anything_is_encrypted(monkeypatch, clients, 
     steps[-1] = sign * (math.floor(PRECISE.reach / max(clients, 2) / STEP) + 1)  # SEAL needs a factor of two for one
     with pytest.raises(UpdateError, match=r"'precise' carries sums within ±46295\.7, but .*could reach") as caught:
         SECRET.encrypt(steps, clients)
-    assert f"{clients} clients" in str(caught.value)
+    assert f"{clients} client{'s' if clients > 1 else ''} with" in str(caught.value)
 
 
 def test_the_clients_of_an_exact_sum_are_computed():

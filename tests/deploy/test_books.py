@@ -18,6 +18,7 @@ from paraaegis.privacy.ledger import read_ledger
 from paraaegis.protocol.messages import Ballot, Begin, Ended, ReportOnly, RollCall, Upload
 from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import short_name
+from paraaegis.runs.folder import RunFolder, write_config
 from paraaegis.runs.guarantees import run_guarantees, spending
 
 NOISED = ("federation.quorum=3", "federation.rounds=4")
@@ -68,6 +69,18 @@ def test_privacy_of_a_silos_folder_adds_up_what_it_spent_under_all_names(tmp_pat
     assert spending(folder).guarantees[0].epsilon == pytest.approx(whole.guarantees[0].epsilon)
     limit = budget(nodes.config).limit
     assert whole.guarantees[0].epsilon == pytest.approx(epsilon_of(limit**0.5, 1e-5), rel=1e-3)
+
+
+def test_privacy_of_the_servers_folder_says_that_ledgers_are_at_the_silos(tmp_path):
+    nodes = Nodes(tmp_path, "dp-fedavg", 3, *NOISED)
+    nodes.serve()
+    server = RunFolder(tmp_path / "server")
+    server.path.mkdir()
+    write_config(server.config, nodes.config)
+    for record in nodes.lines:
+        server.append(record)
+    with pytest.raises(RunError, match=r"each silo keeps the ledger .* run `paraaegis privacy` on a silo's folder"):
+        spending(server.path)
 
 
 @pytest.mark.parametrize("gone", ["deleted", "emptied", "older"])

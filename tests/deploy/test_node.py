@@ -1,5 +1,8 @@
 """A silo's node answers each message from what lies in its folder."""
 
+import logging
+import re
+from types import SimpleNamespace
 from typing import ClassVar
 
 import msgspec
@@ -15,12 +18,14 @@ from paraaegis.deploy.local_federation import lay_out
 from paraaegis.deploy.node import DeployedClient
 from paraaegis.engines.flower.client import _replied, answer
 from paraaegis.engines.flower.frames import from_error
-from paraaegis.engines.flower.server import FlowerTransport, Introduction
+from paraaegis.engines.flower.server import FlowerTransport, Introduction, make_server_app
 from paraaegis.errors import ConfigError, KeyFileError, ProtocolError, UpdateError
 from paraaegis.protocol.messages import RollCall, pack, unpack
+from paraaegis.protocol.round_server import Exchange
 from paraaegis.runs.assemble import make_parameters, resolve, short_name
 
 NAMES = ("client-0", "client-1")
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}"
 
 
 class ClientContext:
@@ -63,7 +68,7 @@ def test_data_that_changed_since_is_not_trained_on(tmp_path):
     silo = ClientContext(tmp_path)
     silo.node().card()
     silo.samples = SAMPLES - 1
-    with silo.node().client(silo.run) as client, pytest.raises(UpdateError, match="59 samples now and were 60"):
+    with silo.node().client(silo.run) as client, pytest.raises(UpdateError, match="59 samples now and had 60"):
         client.learner.train(client.learner.initial(), 1)
 
 
@@ -194,6 +199,16 @@ def test_a_node_that_leaves_before_enrolment_is_named(monkeypatch, gone):
         carrier.enrol(present)
 
 
+def test_nothing_is_sent_to_a_client_whose_node_is_not_connected():
+    class Grid:
+        def get_node_ids(self):
+            return []
+
+    carrier = FlowerTransport(Grid(), deadline=0.0, quorum=1)
+    (reply,) = carrier.carry(Exchange({"client-0": (b"frame",)}))
+    assert (reply.client, reply.lost, reply.sent) == ("client-0", True, False)
+
+
 @pytest.mark.parametrize(("error", "told"), [
     (UpdateError("values up to 0.123 of patient 7"), "its update cannot be sent; the reason is in its node's log"),
     (ValueError("patient 7"), "it failed; the reason is in its node's log"),
@@ -205,4 +220,12 @@ def test_a_server_hears_of_errors_but_nothing_of_data(capsys, monkeypatch, error
 
     monkeypatch.setattr("paraaegis.engines.flower.client.Message", lambda content, reply_to: content)
     assert _replied(None, work).config_records["error"]["text"] == told
-    assert ("patient 7" in capsys.readouterr().err) == ("patient 7" in str(error))
+    log = capsys.readouterr().err
+    assert ("patient 7" in log) == ("patient 7" in str(error))
+    assert not log or re.match(rf"{TIME} ERROR .*\nTraceback ", log)
+
+
+def test_what_a_server_says_has_its_time(capsys):
+    app = make_server_app(lambda _connect, _settings: logging.getLogger("paraaegis.deploy").info("waiting"))
+    app(None, SimpleNamespace(run_config={}))
+    assert re.fullmatch(rf"{TIME} INFO waiting\n", capsys.readouterr().err)

@@ -691,12 +691,15 @@ def test_a_default_quorum_is_four_fifths_rounded_up(sampled):
 # The books
 
 
+@pytest.mark.parametrize("away", [None, "client-4"])
 @each_method
-def test_the_lines_account_for_every_byte_that_was_carried(settings):
+def test_the_lines_account_for_every_byte_that_was_carried(settings, away):
     playing = hand(*settings)
     hellos = [0, 0]
 
     def meddle(client, request, answer):
+        if client == away and request.round_id.number == 2:
+            return Reply(client, error="its node is not connected", lost=True, sent=False)
         frames = answer()
         if isinstance(request, RollCall):
             hellos[0] += sum(len(memoryview(frame)) for frame in pack(request))

@@ -23,6 +23,7 @@ from paraaegis.report.picture import draw, finish, markdown
 from paraaegis.runs.run import federate
 from toy import compared, configure, learners_of
 
+pytestmark = pytest.mark.xdist_group("report")
 UPDATES = np.random.default_rng(0).uniform(0, 0.3, (3, 2, 50)).astype(np.float32)
 METHODS = {
     "fedavg": [],
@@ -115,6 +116,7 @@ def test_runs_that_differ_in_more_than_their_protection_are_not_compared(compari
     federate(config, learners_of(UPDATES), tmp_path / "short")
     runs, _ = collect([tmp_path / "short", comparison / "paraaegis-feedback--iid--seed0"])
     assert "plain averaging" not in headline(runs)
+    assert "3 clients, 1 round<" in page(runs[:1], [])
 
 
 def test_a_time_beside_other_work_is_marked_and_compared_with_nothing(comparison, tmp_path):

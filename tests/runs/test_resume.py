@@ -17,6 +17,10 @@ from paraaegis.config import load_config
 from paraaegis.launch import run
 from paraaegis.runs.folder import RunFolder
 
+pytestmark = [
+    pytest.mark.timeout(900),  # hundreds of runs, which take minutes on a busy machine
+    pytest.mark.xdist_group("resume"),
+]
 SUPPORT = Path(__file__).parents[1] / "support"
 DIGITS = SUPPORT.parents[1] / "configs" / "digits.toml"
 COMMAND = str(Path(sys.executable).with_name("paraaegis"))
@@ -33,7 +37,7 @@ def kill_everywhere(root, settings):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])}
     done = subprocess.run(
         [sys.executable, "-W", "error", SUPPORT / "killed.py", root, *settings],
-        env=environment, capture_output=True, text=True, check=False, timeout=200,
+        env=environment, capture_output=True, text=True, check=False, timeout=800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -13,6 +13,7 @@ import torch
 
 from paraaegis.cli import main
 from paraaegis.config import make_config
+from paraaegis.deploy.local_federation import prepare
 from paraaegis.errors import ConfigError, ParaAegisError, RunError
 from paraaegis.launch import run
 from paraaegis.learn import train
@@ -23,6 +24,7 @@ from paraaegis.runs.guarantees import spending
 from paraaegis.runs.run import federate
 from toy import ToyLearner, configure
 
+pytestmark = pytest.mark.xdist_group("run")
 ROOT = Path(__file__).parents[2]
 DIGITS = str(ROOT / "configs" / "digits.toml")
 COMMAND = str(Path(sys.executable).with_name("paraaegis"))
@@ -90,6 +92,19 @@ def test_a_result_names_the_gpu_that_it_was_made_on(gpu, told, monkeypatch, tmp_
     assert json.loads((tmp_path / "run" / "result.json").read_text())["machine"] == machine
 
 
+@pytest.mark.parametrize(("method", "model", "profile", "times"), [
+    ("ckks-fedavg", "cnn", "compact", 1),
+    ("ckks-fedavg", "cnn", "precise", 0),
+    ("ckks-fedavg", "mlp", "compact", 0),
+    ("dp-fedavg", "cnn", "compact", 0),
+])  # fmt: skip
+@pytest.mark.parametrize("begin", [lambda config, out: run(config, out), prepare], ids=["one process", "federation"])
+def test_batch_norm_under_the_compact_profile_is_warned_of_once(begin, method, model, profile, times, tmp_path, caplog):
+    settings = [f"protect.method={method}", f"model.name={model}", f"protect.profile={profile}", "federation.rounds=1"]
+    begin(make_config({}, [*QUICK, *settings]), tmp_path / "run")
+    assert caplog.text.count("carries sums within ±45, and BatchNorm statistics of cnn") == times
+
+
 def test_the_written_configuration_is_complete_and_resolved(finished):
     config = make_config(tomllib.loads((finished[1] / "config.toml").read_text()))
     assert config.federation.min_samples == 1437 // 3
@@ -142,6 +157,28 @@ def test_a_run_that_was_moved_says_where_it_is_and_what_it_lost(finished, monkey
     code, _, told = call(monkeypatch, capsys, *again)
     assert code == 2
     assert "ledger.jsonl is gone" in told
+
+
+@pytest.mark.parametrize(("left", "told"), [
+    (["result.json", "rounds.jsonl", "ledger.jsonl"], "of a run are still there"),
+    (["rounds.jsonl"], "of a run is still there"),
+])  # fmt: skip
+def test_a_result_whose_configuration_is_gone_is_not_given_out_for_another(finished, tmp_path, left, told):
+    copy = shutil.copytree(finished[1], tmp_path / "copy")
+    for path in copy.iterdir():
+        if path.name not in {".lock", *left}:
+            path.unlink()
+    another = make_config({}, [*QUICK, "protect.method=fedavg", "seed=1", "federation.rounds=1"])
+    with pytest.raises(RunError, match=f"config.toml is gone, but {', '.join(left)} {told}.* another --out") as error:
+        run(another, copy)
+    assert not (copy / "config.toml").exists()
+    simulated = "ledger.jsonl" in left  # else it may have spent what nobody can tell
+    assert ("--fresh" in str(error.value)) == simulated
+    if simulated:
+        assert run(another, copy, fresh=True).rounds == 1
+    else:
+        with pytest.raises(RunError, match="what was spent cannot be known"):
+            run(another, copy, fresh=True)
 
 
 @pytest.mark.parametrize("command", ["run", "privacy"])

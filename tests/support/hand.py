@@ -38,7 +38,7 @@ from paraaegis.types import Blob, Vector
 from toy import configure, learners_of, wired_of
 
 Answer = Callable[[], Frames]
-Meddle = Callable[[str, Message, Answer], Frames | str | None]
+Meddle = Callable[[str, Message, Answer], Frames | Reply | str | None]
 
 
 class Hand:
@@ -155,9 +155,12 @@ class Served:
 
     def _carry(self, exchange: Exchange) -> Iterator[Reply]:
         for client, frames in exchange.messages.items():
-            self.carried_down += sum(len(memoryview(frame)) for frame in frames)
             request = unpack(frames)
             found = self._meddle(client, request, lambda c=client, r=request: pack(self.hand.send(c, r)))
+            if isinstance(found, Reply):
+                yield found
+                continue
+            self.carried_down += sum(len(memoryview(frame)) for frame in frames)
             if isinstance(found, str):
                 yield Reply(client, error=found)
             elif found is not None:

@@ -12,6 +12,7 @@ from paraaegis.version import __version__
 app = typer.Typer(
     help="Federated learning whose updates travel partly under CKKS and partly under differential privacy.",
     no_args_is_help=True,
+    suggest_commands=False,  # click suggests them already
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

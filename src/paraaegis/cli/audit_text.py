@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paraaegis.audit.games import Audit, Finding, stands
 from paraaegis.audit.noise import NoiseCheck, PartCheck
+from paraaegis.plural import plural
 
 NOTE = (
     "An audit has budgets of its own: games at a claim of μ = 1 over all their rounds, so that an attack can\n"
@@ -23,8 +24,9 @@ BETWEEN = {
 def report(audit: Audit) -> str:
     """All that one method's audit found; what contradicts a claim in capitals."""
     noise, games = audit.noise, f"{audit.trials:,} games with the canary and {audit.trials:,} without"
+    rounds, uploads = plural(audit.rounds, "round"), plural(noise.uploads, "upload")
     lines = [
-        f"{audit.name}: {games}, {audit.rounds} rounds each; {noise.uploads} uploads of {noise.values:,} values",
+        f"{audit.name}: {games}, {rounds} each; {uploads} of {noise.values:,} values",
         *map(_finding, audit.findings),
         *(line for part in noise.parts for line in _part(part)),
         _repeats(noise),

@@ -10,7 +10,7 @@ import typer
 
 from paraaegis.cli.options import Json, print_json
 
-app = typer.Typer(help="Measure what protection costs on this machine.", no_args_is_help=True)
+app = typer.Typer(help="Measure what protection costs on this machine.", no_args_is_help=True, suggest_commands=False)
 
 
 def _progress(text: str) -> None:

@@ -10,7 +10,9 @@ import typer
 from paraaegis.cli.options import Json, Settings, chosen_config, print_json
 from paraaegis.errors import ConfigError
 
-app = typer.Typer(help="Run across processes and organisations, on Flower.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run across processes and organisations, on Flower.", no_args_is_help=True, suggest_commands=False
+)
 
 
 @app.command("up", epilog="Example: paraaegis federation up --clients 3 --config configs/digits.toml")

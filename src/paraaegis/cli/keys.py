@@ -11,7 +11,7 @@ import typer
 from paraaegis.cli.options import Json, print_json
 from paraaegis.errors import ConfigError
 
-app = typer.Typer(help="Make, show and hand out a federation's keys.", no_args_is_help=True)
+app = typer.Typer(help="Make, show and hand out a federation's keys.", no_args_is_help=True, suggest_commands=False)
 
 
 @app.command("new", epilog="Example: paraaegis keys new federation-keys --clients 3")

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from paraaegis.cli.options import Json
+from paraaegis.plural import plural
 
 
 def _show(rows: Iterable[dict[str, str]], as_json: bool) -> None:
@@ -50,7 +51,7 @@ def presets(as_json: Json = False) -> None:
 
     def row(name: str) -> dict[str, str]:
         preset = read_preset(name)
-        return {"name": name, "summary": preset.title, "cells": f"{len(cells_of(preset))} runs"}
+        return {"name": name, "summary": preset.title, "cells": plural(len(cells_of(preset)), "run")}
 
     _show((row(name) for name in preset_names()), as_json)
 

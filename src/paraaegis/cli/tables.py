@@ -14,6 +14,7 @@ from paraaegis.comparisons.table import Table as Comparison
 from paraaegis.comparisons.table import by_label, cells_text, explained, headers, splits_of
 from paraaegis.methods import find_method
 from paraaegis.planning.planner import Choice, Recommendation
+from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.runs.guarantees import RunGuarantees
 from paraaegis.runs.run import Result
@@ -40,7 +41,7 @@ def summary(result: Result) -> None:
     lines = {
         "method": result.method,
         "result": metrics_text(result.metrics),
-        "time": f"{result.seconds:.1f} s for {result.rounds} rounds",
+        "time": f"{result.seconds:.1f} s for {plural(result.rounds, 'round')}",
         "bytes": f"{size(up)} up and {size(down)} down a round, all clients together",
         "stopped": result.stopped,
         "folder": result.folder,
@@ -88,7 +89,8 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
     """The choice and its neighbours side by side, what it guarantees, and where the configuration was written."""
     console, request, rounds = _wide(), recommendation.request, recommendation.rounds
     place = f"{request.bandwidth:g} Mbit/s a client" if request.bandwidth else "all clients on this machine"
-    title = f"{request.length:,} values, {recommendation.clients} clients, {rounds} rounds, {place}"
+    clients, all_rounds = plural(recommendation.clients, "client"), plural(rounds, "round")
+    title = f"{request.length:,} values, {clients}, {all_rounds}, {place}"
     table = Table(title=title, title_justify="left")
     table.add_column("")
     shown = {
@@ -139,7 +141,7 @@ def _plan_rows(recommendation: Recommendation) -> list[tuple[str, Callable[[Choi
         ("memory of the server, about", lambda one: size(one.estimate.memory_server)),
     ]
     if recommendation.pilot is not None:
-        after = f"points below FedAvg after {recommendation.pilot.rounds} rounds"
+        after = f"points below FedAvg after {plural(recommendation.pilot.rounds, 'round')}"
         least = min(map(float, recommendation.pilot.by_ratio))
         rows.append((after, lambda one: "not flown" if one.mean_ratio < least else f"{one.points_lost or 0:.1f}"))
     return rows
@@ -177,7 +179,7 @@ def show_guarantees(run_guarantees: RunGuarantees) -> None:
         count = ", ".join(f"{number} of {what}" for what, number in run_guarantees.spent.releases.items())
         share = run_guarantees.spent.share_of_budget
         used = "" if share is None else f"; of the budget ({run_guarantees.spent.reading}), {100 * share:.1f}% is spent"
-        rounds = f"{run_guarantees.spent.rounds} round{'' if run_guarantees.spent.rounds == 1 else 's'}"
+        rounds = plural(run_guarantees.spent.rounds, "round")
         console.print(f"Spent in {rounds}: {count or 'nothing'} released{used}.", highlight=False)
     if not run_guarantees.calibrations:
         return

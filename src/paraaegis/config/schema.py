@@ -17,6 +17,7 @@ import tomli_w
 from msgspec import Meta
 
 from paraaegis.errors import ConfigError
+from paraaegis.plural import plural
 from paraaegis.types import primed
 
 Count = Annotated[int, Meta(ge=1)]
@@ -253,7 +254,8 @@ def _refuse_contradictions(config: Config) -> None:
     federation = config.federation
     if federation.quorum > config.sampled:
         raise ConfigError(
-            f"federation.quorum must be at most the {config.sampled} clients of a round, got {federation.quorum}"
+            f"federation.quorum must be at most the {plural(config.sampled, 'client')} of a round, "
+            f"got {federation.quorum}"
         )
     numbers = {
         "train.lr": config.train.lr,
@@ -283,12 +285,13 @@ def _refuse_contradictory_privacy(config: Config) -> None:
         )
     if privacy.participations > federation.rounds:
         raise ConfigError(
-            f"privacy.participations must be at most the {federation.rounds} rounds, got {privacy.participations}"
+            f"privacy.participations must be at most the {plural(federation.rounds, 'round')}, "
+            f"got {privacy.participations}"
         )
     if (least := math.ceil(federation.rounds * config.sampled / federation.clients)) > privacy.participations > 0:
         raise ConfigError(
-            f"privacy.participations must be at least {least} for {federation.rounds} rounds of {config.sampled} of "
-            f"{federation.clients} clients, got {privacy.participations}"
+            f"privacy.participations must be at least {least} for {plural(federation.rounds, 'round')} of "
+            f"{config.sampled} of {plural(federation.clients, 'client')}, got {privacy.participations}"
         )
     if privacy.floor > (federation.quorum or config.sampled):
         raise ConfigError(

@@ -16,6 +16,7 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import PROFILES, Profile, fitting, profile
 from paraaegis.errors import CryptoError, UpdateError
 from paraaegis.fixed_point import STEP, chunk_counts, slices
+from paraaegis.plural import plural
 from paraaegis.types import Blob, FixedPoint
 
 __all__ = ["PROFILES", "CipherSum", "Profile", "Secret", "check_reach", "new_key", "profile", "rounded", "secret_key"]
@@ -157,6 +158,6 @@ def check_reach(profile: Profile, steps: FixedPoint, clients: int) -> None:
         )
     if peak > profile.reach:
         raise UpdateError(
-            f"profile {profile.name!r} carries sums within ±{profile.reach:.6g}, but {clients} clients with values "
-            f"up to {peak / max(clients, 2):.6g} could reach {peak:.6g}; {fitting(peak, clients)}"
+            f"profile {profile.name!r} carries sums within ±{profile.reach:.6g}, but {plural(clients, 'client')} with "
+            f"values up to {peak / max(clients, 2):.6g} could reach {peak:.6g}; {fitting(peak, clients)}"
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +30,8 @@ from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.run import complete
 from paraaegis.types import Learner, Vector
 
+_log = logging.getLogger(__name__)
+
 
 def server_app(holdout: bool = True) -> ServerApp:
     """The server of a federation: run-config `folder` names the run's folder, which holds config.toml."""
@@ -43,7 +45,9 @@ def server_app(holdout: bool = True) -> ServerApp:
             with folder.claimed(config, fresh=False):
                 folder.error.unlink(missing_ok=True)
                 if folder.read_result() is None or folder.checkpoint.exists():
-                    serve_run(config, folder, connect(config.engine.deadline, config.federation.quorum, _say), holdout)
+                    serve_run(
+                        config, folder, connect(config.engine.deadline, config.federation.quorum, _log.info), holdout
+                    )
         except BusyError:
             raise  # what the other one leaves there is its own
         except Exception as error:
@@ -67,7 +71,8 @@ def serve_run(config: Config, folder: RunFolder, transport: FlowerTransport, hol
     if not over or state.late:
         _serve(config, folder, transport, state, holdout)
     if state.late:
-        _say(f"{', '.join(state.late)} lack the last model; start the run again when they are there, to hand it over")
+        text = "the last model did not reach %s; start the run again when every node is connected, to hand it over"
+        _log.warning(text, ", ".join(state.late))
     complete(config, folder, state.stopped, keep=bool(state.late))
 
 
@@ -89,10 +94,6 @@ def run_name(config: Config) -> str:
     """A name that no other run has, so that no secret order comes twice; a simulation's can be made again."""
     name = short_name(config)
     return name if config.privacy.noise == "seeded" else f"{name}-{secrets.token_hex(8)}"
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
 
 
 def client_app(

@@ -18,6 +18,7 @@ from paraaegis.crypto.keys import new_identity, save_keys
 from paraaegis.engines.flower.processes import FlowerProcesses, check_installed, sweep
 from paraaegis.errors import RunError
 from paraaegis.files import write_whole
+from paraaegis.plural import plural
 from paraaegis.runs.assemble import make_keys
 from paraaegis.runs.folder import RunFolder, write_config
 from paraaegis.runs.run import OnRecord, Result, check_config, read_done, read_whole
@@ -49,7 +50,7 @@ def up(
     folder, nodes = prepare(config, out, fresh)
     over = _is_over(folder)
     if not over:
-        say(f"starting a SuperLink and {len(nodes)} SuperNodes on this machine")
+        say(f"starting a SuperLink and {plural(len(nodes), 'SuperNode')} on this machine")
         with _stopped_by_sigterm(), FlowerProcesses(place, nodes) as processes:
             run = processes.run(write_app(place / "app"), {"folder": str(folder.path.resolve())})
             say(f"run {run}; logs are in {place / 'logs'}")
@@ -88,8 +89,9 @@ def _begun(nodes: Mapping[str, Path]) -> bool:
 def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
     """Folders for the server and every silo, each with what it needs and nothing more."""
     check_config(config)
-    from paraaegis.runs.experiment import torch_experiment
+    from paraaegis.runs.experiment import torch_experiment, warn_of_range
 
+    warn_of_range(config)
     return lay_out(torch_experiment(config, only="").config, out, fresh)
 
 

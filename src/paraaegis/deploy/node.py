@@ -22,6 +22,7 @@ from paraaegis.engines.flower.store import most_spent
 from paraaegis.errors import ConfigError, KeyFileError, RunError, UpdateError
 from paraaegis.files import write_whole
 from paraaegis.methods import method_of
+from paraaegis.plural import plural
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.client_context import ClientContext
@@ -52,8 +53,8 @@ class LazyLearner:
         learner = self._make()
         if learner.samples != self.samples:
             raise UpdateError(
-                f"there are {learner.samples} samples now and were {self.samples} when the node introduced itself: "
-                "restart the run, so that all agree on weights again"
+                f"this silo has {plural(learner.samples, 'sample')} now and had {self.samples} when its node "
+                "introduced itself: restart the run, so that all agree on weights again"
             )
         return learner
 

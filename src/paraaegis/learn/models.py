@@ -33,6 +33,13 @@ def build(name: str, shape: Shape, classes: int, seed: int | np.random.Generator
     return model
 
 
+def has_batch_norm(name: str) -> bool:
+    """Whether the model `name` keeps running statistics of its activations."""
+    with torch.device("meta"):
+        model = MODELS[name]((32, 32, 3), 10)
+    return any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+
+
 def _initialise(model: nn.Module, rng: np.random.Generator) -> None:
     """Give convolutions He's variance 2/fan_out, linear layers torch's default, BatchNorm the identity."""
     for module in model.modules():

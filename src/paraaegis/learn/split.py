@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.errors import ConfigError, DataError
+from paraaegis.plural import plural
 
 SPLITS = ("iid", "dirichlet")
 
@@ -24,7 +25,7 @@ def split(
         raise ConfigError(f"federation.clients must be at least 1, got {clients}")
     if clients * minimum > labels.size:
         raise DataError(
-            f"{clients} clients with at least {minimum} samples each need {clients * minimum}, "
+            f"{plural(clients, 'share')} of at least {plural(minimum, 'sample')} need {clients * minimum}, "
             f"the training set has {labels.size}; lower federation.clients, or set a lower federation.min_samples"
         )
     shares = _equal(labels, clients, rng) if how == "iid" else _dirichlet(labels, clients, alpha, rng)

@@ -16,6 +16,7 @@ from paraaegis.errors import ConfigError
 from paraaegis.methods import METHODS, REFERENCE, find_method, method_of
 from paraaegis.planning.cost import Estimate, Machine, Setting, at_once, estimate
 from paraaegis.planning.pilot import Pilot
+from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.runs.guarantees import run_guarantees
@@ -132,7 +133,9 @@ def _pairs(config: Config, length: int) -> list[tuple[float, float]]:
     last = config.federation.rounds
     found = [pair for pair in pairs if Schedule(*pair).elected_at(last, length) > 0]
     if not found:
-        raise ConfigError(f"{length} values are too few for a ratio: none of {RATIOS} elects one in every round")
+        raise ConfigError(
+            f"{plural(length, 'value')} cannot be divided by a ratio: none of {RATIOS} elects one in every round"
+        )
     return found
 
 

@@ -28,6 +28,7 @@ from paraaegis.crypto.kdf import derive, tag
 from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.crypto.shuffle import digest, secret_order
 from paraaegis.errors import CryptoError, ForgedError, ProtocolError
+from paraaegis.plural import plural
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.messages import VERSION, Aggregate, Begin, Finish, Receiver, payload_blobs
 from paraaegis.protocol.state import ClientState
@@ -163,7 +164,9 @@ def take_counts(client: ClientContext, state: ClientState, message: Begin | Fini
     """The state with every client's weight, each proved by that client; they are fixed for a run."""
     parameters, own = client.parameters, client.parameters.weight(client.learner.samples)
     if state.counts.size and (began := state.counts[parameters.clients.index(client.name)]) != own:
-        raise ProtocolError(f"{client.name} began this run with {began} samples and has {own} now: begin a new run")
+        raise ProtocolError(
+            f"{client.name} began this run with {plural(began, 'sample')} and has {own} now: begin a new run"
+        )
     if state.counts.size and not message.counts:
         return state
     counts = dict.fromkeys(parameters.clients, 1) if parameters.uniform else message.counts

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from paraaegis.errors import DriftError, ProtocolError
+from paraaegis.plural import plural
 from paraaegis.protocol.messages import (
     Aggregate,
     Begin,
@@ -43,7 +44,7 @@ def welcome(server: RoundServer, hellos: Mapping[str, Hello]) -> None:
 def _enter(server: RoundServer, client: str, hello: Hello) -> None:
     parameters, state = server.parameters, server.state
     if hello.weight < (least := max(1, 0 if parameters.uniform else parameters.min_samples)):
-        raise ProtocolError(f"{client} has {hello.weight} samples, at least {least} are needed")
+        raise ProtocolError(f"{client} has {plural(hello.weight, 'sample')}, needs at least {least}")
     if (known := state.weights.get(client, hello.weight)) != hello.weight:
         raise ProtocolError(f"{client} came back with other sample counts: {known} became {hello.weight}")
     if hello.proofs and set(hello.proofs) != {*parameters.clients} - {client}:

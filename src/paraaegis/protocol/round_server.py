@@ -49,6 +49,7 @@ class Reply:
     frames: Frames = ()
     error: str = ""
     lost: bool = False
+    sent: bool = True  # False: the message did not leave the server
 
 
 ENDED = "ended the run, because a check of what the server passed on failed"
@@ -94,15 +95,19 @@ class RoundServer:
         """One exchange. Returns who answered well; who did not is named in the line, with the reason."""
         packed = {id(message): pack(message) for message in messages.values()}
         frames = {client: packed[id(message)] for client, message in messages.items()}
-        for client, message in messages.items():
+
+        def count(client: str) -> None:
             # A Begin brings the aggregate of the round before it, and is counted there.
-            paying = (self.state.pending or record) if isinstance(message, Begin) else record
-            _count_into(paying.bytes_down, sizes(message, frames[client]))
+            paying = (self.state.pending or record) if isinstance(messages[client], Begin) else record
+            _count_into(paying.bytes_down, sizes(messages[client], frames[client]))
+
         waiting, answered = set(messages), []
         reply = yield Exchange(frames)
         while reply is not None:
             if reply.client in waiting:
                 waiting.discard(reply.client)
+                if reply.sent:
+                    count(reply.client)
                 (self.silent.add if reply.lost else self.silent.discard)(reply.client)
                 if self._take(record, reply, take):
                     answered.append(reply.client)
@@ -111,6 +116,8 @@ class RoundServer:
             if not waiting:
                 break
             reply = yield None
+        for client in waiting:
+            count(client)
         self.silent |= waiting
         record.dropped.update(dict.fromkeys(sorted(waiting), "did not answer in time"))
         return sorted(answered, key=self.parameters.clients.index)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from paraaegis.errors import ProtocolError
+from paraaegis.plural import plural
 from paraaegis.protocol.catch_up import counts, missed, proofs, ready, rescue, roll_call, welcome
 from paraaegis.protocol.messages import Finish, Hello, Message, ReportOnly, RollCall, expect
 from paraaegis.protocol.round import serve_round
@@ -88,7 +89,9 @@ def _finish(server: RoundServer, clients: Sequence[str], enough: int) -> Steps:
     answered = yield from server.ask(record, finishes, take)
     if len(answered) < min(enough, len(clients)):
         missing = "; ".join(f"{client}: {why}" for client, why in record.dropped.items())
-        raise ProtocolError(f"the end of the run reached {len(answered)} clients, {enough} are needed: {missing}")
+        raise ProtocolError(
+            f"the end of the run reached {plural(len(answered), 'client')}, not {enough} or more: {missing}"
+        )
     yield from server.conclude(answered, last)
     yield server.state
 

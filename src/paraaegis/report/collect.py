@@ -12,6 +12,7 @@ from paraaegis.comparisons.preset import split_name
 from paraaegis.config import Config
 from paraaegis.errors import ParaAegisError, RunError
 from paraaegis.methods import METHODS
+from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.protocol.state import RoundRecord
 from paraaegis.runs.folder import RunFolder
@@ -149,7 +150,7 @@ def _read(path: Path, running: bool) -> Run:
     if not records:
         raise RunError("it has no rounds yet" if running else "it has no rounds")
     if done is not None and len(records) != done.rounds:
-        raise RunError(f"its rounds.jsonl has {len(records)} of {done.rounds} rounds")
+        raise RunError(f"its rounds.jsonl has {len(records)} of {plural(done.rounds, 'round')}")
     guarantees = []
     if folder.ledger.exists():
         guarantees = spending(path).guarantees

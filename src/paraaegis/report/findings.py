@@ -17,7 +17,9 @@ def headline(runs: Sequence[Run]) -> str:
     """What these runs say, in one sentence."""
     known = [run for run in runs if run.accuracy == run.accuracy]
     if not known:
-        return f"{len(runs)} runs, none of which reports an accuracy."
+        return (
+            "The run reports no accuracy." if len(runs) == 1 else f"None of the {len(runs)} runs reports an accuracy."
+        )
     plains = [run for run in known if run.result.method == REFERENCE]
     plain = next((run for run in plains if run.config.data.split == "iid"), plains[0] if plains else None)
     others = [run for run in known if run.result.method != REFERENCE and (plain is None or alike(run, plain))]

@@ -13,6 +13,7 @@ import msgspec
 from paraaegis.config import as_toml
 from paraaegis.files import write_whole
 from paraaegis.planning.cost import Machine
+from paraaegis.plural import plural
 from paraaegis.report.collect import Run
 from paraaegis.report.explorer import explorer, shown_methods
 from paraaegis.report.figures import Figure, figures
@@ -72,16 +73,17 @@ def _script(value: object) -> str:
 def _explorer(machine: Machine) -> str:
     text = (files("paraaegis.report") / "explorer.html").read_text(encoding="utf-8")
     options = "".join(f"<option>{html.escape(name)}</option>" for name in shown_methods(machine))
-    measured = f"in {machine.seconds:.0f} s on {machine.cores} cores"
+    measured = f"in {machine.seconds:.0f} s on {plural(machine.cores, 'core')}"
     return text.replace("{{OPTIONS}}", options).replace("{{MEASURED}}", measured)
 
 
 def _title(runs: Sequence[Run]) -> str:
     first = runs[0].config
+    clients, rounds = plural(first.federation.clients, "client"), plural(first.federation.rounds, "round")
     return (
-        f"{first.data.name}, {first.model.name}, {first.federation.clients} clients, {first.federation.rounds} rounds"
+        f"{first.data.name}, {first.model.name}, {clients}, {rounds}"
         if len({(run.config.data.name, run.config.model.name) for run in runs}) == 1
-        else f"{len(runs)} runs"
+        else plural(len(runs), "run")
     )
 
 

@@ -19,6 +19,7 @@ from paraaegis.crypto.sealed_box import public_of
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError
 from paraaegis.methods import method_of
+from paraaegis.plural import plural
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.client_context import ClientContext, Draw
@@ -67,7 +68,8 @@ def check(config: Config, parameters: RunParameters) -> RunParameters:
     """Refuse what can be refused before anything is written."""
     if not 1 <= parameters.quorum <= parameters.sampled:
         raise ConfigError(
-            f"federation.quorum must be 1 to the {parameters.sampled} clients of a round, got {parameters.quorum}"
+            f"federation.quorum must be 1 to the {plural(parameters.sampled, 'client')} of a round, "
+            f"got {parameters.quorum}"
         )
     method_of(config).check(config, parameters.length)
     if odd := [name for name in parameters.clients if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:

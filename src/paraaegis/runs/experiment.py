@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from paraaegis.config import Config
+from paraaegis.crypto.profiles import profile
 from paraaegis.errors import ConfigError, DataError
 from paraaegis.learn import cuda, data, models, train
 from paraaegis.learn.split import split
@@ -23,6 +25,7 @@ from paraaegis.seeds import Purpose, stream
 from paraaegis.types import Learner, Vector
 
 PHOTOGRAPHS = (128, 128, 3), 10
+_log = logging.getLogger(__name__)
 LEAST = 10  # samples that a split gives every client where the configuration does not say
 
 
@@ -83,6 +86,18 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
         )
     cuda.take_turns((one for one in learners.values() if isinstance(one, cuda.CudaLearner)), at_a_time(config))
     return TorchExperiment(resolve(config, [len(rows) for rows in shares]), learners, dataset, train.gpu_name(device))
+
+
+def warn_of_range(config: Config) -> None:
+    """Warn where the model has BatchNorm statistics that may leave the range of the compact profile."""
+    name, chosen = config.model.name, profile(config.protect.profile)
+    if chosen.name == "compact" and find_method(config.protect.method).encrypts and models.has_batch_norm(name):
+        _log.warning(
+            'protect.profile = "compact" carries sums within ±%.0f, and BatchNorm statistics of %s may exceed that: '
+            'the run would then stop in the middle. Use protect.profile = "precise", or a model without BatchNorm',
+            chosen.reach,
+            name,
+        )
 
 
 def at_a_time(config: Config) -> int:

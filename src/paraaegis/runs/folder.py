@@ -32,6 +32,7 @@ import tomli_w
 from paraaegis.config import HERE, Config, load_config
 from paraaegis.errors import BusyError, ParaAegisError, RunError
 from paraaegis.files import write_whole
+from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import VALUES
 from paraaegis.privacy.ledger import Release, read_ledger
 from paraaegis.protocol.state import ClientState, RoundRecord, ServerState, decode_state, encode_state
@@ -92,16 +93,28 @@ class RunFolder:
             return None
 
     def _check(self, config: Config, fresh: bool) -> None:
-        ours = {self.config, self.records, self.ledger, self.checkpoint, self.keys, self.model, self.result, self.error}
+        traces = self.records, self.checkpoint, self.keys, self.model, self.result, self.error
         if fresh:
             self._keep_what_was_spent()
-            for path in ours:
+            for path in (*traces, self.ledger, self.config):  # last, so that a kill leaves no traces without them
                 path.unlink(missing_ok=True)
             self.history.prune()
         elif self.config.exists():
             self._same(config)
             return
+        else:
+            self._refuse_nameless()
         write_config(self.config, config)
+
+    def _refuse_nameless(self) -> None:
+        """Traces of a run without its configuration must not be taken for those of another."""
+        traces = [path.name for path in (self.result, self.records, self.ledger, self.checkpoint) if path.exists()]
+        if traces:
+            raise RunError(
+                f"{self.config} is gone, but {', '.join(traces)} of a run {'is' if len(traces) == 1 else 'are'} still "
+                "there, and its configuration cannot be known; bring the file back, or choose another "
+                f"--out{self._or_start_over}"
+            )
 
     def _keep_what_was_spent(self) -> None:
         self._refuse_forgetting()
@@ -113,9 +126,10 @@ class RunFolder:
 
     def _refuse_forgetting(self) -> None:
         """A run with secret noise that left traces but no ledger may have spent what nobody can tell."""
-        found = self.read_config() if self.config.exists() else None
+        found = self.read_config()
         traces = [path.name for path in (self.records, self.result, self.checkpoint) if path.exists()]
-        if found is not None and found.privacy.noise == "secret" and traces and not self.ledger.exists():
+        secret = found is None or found.privacy.noise == "secret"
+        if secret and traces and not self.ledger.exists():
             raise RunError(
                 f"{self.ledger} is gone, but {traces[0]} shows that something was sent: what was spent cannot be "
                 "known; bring the file back, or choose another --out"
@@ -142,6 +156,10 @@ class RunFolder:
         return "bring back a copy, or choose another --out and count what both runs spend"
 
     @property
+    def _or_start_over(self) -> str:
+        return ", or --fresh to start over" if self._may_start_over else ""
+
+    @property
     def _may_start_over(self) -> bool:
         try:
             self._keep_what_was_spent()
@@ -160,9 +178,9 @@ class RunFolder:
         differing = list(_differences(msgspec.to_builtins(found), msgspec.to_builtins(config)))
         differing = [text for text in differing if not text.startswith(HERE)]
         if differing:
-            over = ", or --fresh to start over" if self._may_start_over else ""
             raise RunError(
-                f"{self.path} holds a run of another configuration: {'; '.join(differing)}; choose another --out{over}"
+                f"{self.path} holds a run of another configuration: {'; '.join(differing)}; choose another "
+                f"--out{self._or_start_over}"
             )
 
     def append(self, record: RoundRecord) -> None:
@@ -259,7 +277,9 @@ class RunFolder:
     def _take_back(self, count: int) -> None:
         records = self.read_records()
         if len(records) < count:
-            raise RunError(f"{self.records} holds {len(records)} rounds, its checkpoint {count}; {self.remedy}")
+            raise RunError(
+                f"{self.records} holds {plural(len(records), 'round')}, its checkpoint {count}; {self.remedy}"
+            )
         write_whole(
             self.records,
             lambda file: file.writelines(msgspec.json.encode(record) + b"\n" for record in records[:count]),

@@ -100,6 +100,12 @@ def _with_samples(config: Config) -> Config:
 def spending(path: Path) -> RunGuarantees:
     """What the run in this folder has spent, by its ledger."""
     folder = RunFolder(path)
+    if folder.config.exists() and folder.records.exists() and not folder.ledger.exists():
+        raise RunError(
+            f"{path} holds a run but no ledger.jsonl. In a federation on Flower each silo keeps the ledger of what it "
+            "released, and the server has none: run `paraaegis privacy` on a silo's folder. If all clients ran in one "
+            "process, bring the file back"
+        )
     if not folder.config.exists() or not folder.ledger.exists():
         raise RunError(f"{path} is not a run's folder with a config.toml and a ledger.jsonl")
     config = load_config(folder.config)

@@ -17,6 +17,7 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.engines.local import LocalEngine
 from paraaegis.errors import ConfigError, PrivacyError, RunError
 from paraaegis.methods import method_of
+from paraaegis.plural import plural
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger, read_ledger
 from paraaegis.protocol.round_server import RoundServer
@@ -53,8 +54,9 @@ class Result(msgspec.Struct, kw_only=True):
 def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord) -> Result:
     """Run a configuration on its data set, or continue it, in the folder `out`, with all clients in this process."""
     check_config(config)
-    from paraaegis.runs.experiment import torch_experiment
+    from paraaegis.runs.experiment import torch_experiment, warn_of_range
 
+    warn_of_range(config)
     classroom = torch_experiment(config)
     return _run(classroom.config, classroom.learners, out, fresh, on_record, classroom.save_model, classroom.gpu)
 
@@ -81,7 +83,7 @@ def federate(
 ) -> Result:
     """Run a configuration with learners of your own, one a client; its tables data, model and train are not used."""
     if len(learners) != config.federation.clients:
-        raise ConfigError(f"federation.clients is {config.federation.clients}, got {len(learners)} learners")
+        raise ConfigError(f"federation.clients is {config.federation.clients}, got {plural(len(learners), 'learner')}")
     resolved = resolve(config, [learner.samples for learner in learners.values()])
     return _run(resolved, learners, Path(out), fresh, on_record, holdout=True)
 
@@ -99,7 +101,9 @@ def _run(
     least = max(1, config.federation.min_samples)
     for name, learner in learners.items():
         if learner.samples < least:
-            raise ConfigError(f"{name} has {learner.samples} samples, federation.min_samples asks for {least}")
+            raise ConfigError(
+                f"{name} has {plural(learner.samples, 'sample')}, federation.min_samples asks for {least}"
+            )
     length = int(next(iter(learners.values())).initial().size)
     check(config, make_parameters(config, tuple(learners), length, ()))
     folder = RunFolder(out)

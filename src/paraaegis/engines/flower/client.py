@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from flwr.clientapp import ClientApp
 
 from paraaegis.crypto.enrol import KeyRequest
 from paraaegis.engines.flower.frames import from_records, to_error, to_records
+from paraaegis.engines.flower.log import timed_log
 from paraaegis.engines.flower.store import Store
 from paraaegis.errors import ConfigError, CryptoError, ForgedError, PrivacyError, ProtocolError, UpdateError
 from paraaegis.protocol.client import start, step
@@ -23,6 +23,7 @@ from paraaegis.protocol.messages import Begin, Ended, Finish, Frames, pack, unpa
 from paraaegis.protocol.state import ClientState
 
 __all__ = ["ClientApp", "Node", "answer", "make_client_app"]
+_log = logging.getLogger(__name__)
 
 
 class Node(Protocol):
@@ -99,17 +100,22 @@ def make_client_app(open_node: Callable[[Mapping[str, Any]], Node]) -> ClientApp
 
 def _replied(message: Message, work: Callable[[], RecordDict]) -> Message:
     """A reply, with an error of ours in words instead of a stack that the server would see."""
-    try:
-        content = work()
-    except UpdateError:  # it may name a value of the update
-        traceback.print_exc()
-        content = to_error("its update cannot be sent; the reason is in its node's log")
-    except (ProtocolError, ConfigError, CryptoError, PrivacyError) as error:
-        content = to_error(str(error))
-    except Exception:  # other texts may hold data, paths or counts: they stay in the node's log
-        traceback.print_exc()
-        content = to_error("it failed; the reason is in its node's log")
+    with timed_log():
+        content = _content(work)
     return Message(content, reply_to=message)
+
+
+def _content(work: Callable[[], RecordDict]) -> RecordDict:
+    try:
+        return work()
+    except UpdateError:  # it may name a value of the update
+        _log.exception("an update cannot be sent")
+        return to_error("its update cannot be sent; the reason is in its node's log")
+    except (ProtocolError, ConfigError, CryptoError, PrivacyError) as error:
+        return to_error(str(error))
+    except Exception:  # other texts may hold data, paths or counts: they stay in the node's log
+        _log.exception("a message was not answered")
+        return to_error("it failed; the reason is in its node's log")
 
 
 def answer(node: Node, frames: Frames) -> Frames:
@@ -131,7 +137,7 @@ def answer(node: Node, frames: Frames) -> Frames:
         if new is not state:
             store.save(new, client.learner.state() if trains and not ended else None, again, node.spent)
         if ended:
-            sys.stderr.write(f"{client.name}, run {run}: {ForgedError()}\n")  # for its people; the server hears less
+            _log.error("%s, run %s: %s", client.name, run, ForgedError())  # for its people; the server hears less
         elif isinstance(message, Finish):
             node.finished(new)
             store.finish()

@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from paraaegis.engines.flower.frames import error_in, from_error, from_records, to_records
+from paraaegis.engines.flower.log import timed_log
 from paraaegis.engines.spool import spooled
 from paraaegis.errors import ProtocolError
 from paraaegis.protocol.round_server import Exchange, Reply
@@ -39,7 +40,8 @@ def make_server_app(run: Callable[[Connect, Mapping[str, Any]], None]) -> Server
 
     @app.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
-        run(lambda deadline, quorum, say: FlowerTransport(grid, deadline, quorum, say), context.run_config)
+        with timed_log():
+            run(lambda deadline, quorum, say: FlowerTransport(grid, deadline, quorum, say), context.run_config)
 
     return app
 
@@ -127,7 +129,7 @@ class FlowerTransport:
             time.sleep(1.0)
         for client in exchange.messages:
             if client not in present:
-                yield Reply(client, error="its node is not connected", lost=True)
+                yield Reply(client, error="its node is not connected", lost=True, sent=False)
         yield from self._replies(
             (client, Message(to_records(frames), present[client], "train.step", ttl=self._deadline))
             for client, frames in exchange.messages.items()
