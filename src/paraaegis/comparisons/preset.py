@@ -98,9 +98,9 @@ def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:
     varied = {key: f"row {row.label!r}" for row in preset.rows for key in row.set}
     varied |= {key: f"split {name!r}" for name, changes in preset.splits.items() for key in changes}
     for key, setting in changed.items():
-        if where := varied.get(key):
+        if source := varied.get(key):
             raise ConfigError(
-                f"--set {setting} conflicts with {where} of the preset, which sets the same key; copy the preset and "
+                f"--set {setting} conflicts with {source} of the preset, which sets the same key; copy the preset and "
                 "change it"
             )
     cells = []

@@ -202,8 +202,8 @@ class ChunkSums:
         evaluator, merged = _tools(self.profile).evaluator, [_seal().Ciphertext() for _ in loaded]
         operation = evaluator.sub if subtract else evaluator.add
         try:
-            for total, one, result in zip(self._sums[index], loaded, merged, strict=True):
-                operation(total, one, result)
+            for total, ciphertext, result in zip(self._sums[index], loaded, merged, strict=True):
+                operation(total, ciphertext, result)
         except (RuntimeError, ValueError) as error:  # for example if the sum would be zero
             raise CryptoError(f"chunk {index} cannot be added: {error}") from error
         self._sums[index] = merged
@@ -211,5 +211,5 @@ class ChunkSums:
     def close(self, index: int, count: int, key_id: bytes) -> bytes:
         """The sum's chunk number `index`; its ciphertexts are freed."""
         with _scratch() as scratch:
-            saved = [_save(one, scratch) for one in self._sums.pop(index)]
+            saved = [_save(ciphertext, scratch) for ciphertext in self._sums.pop(index)]
         return join(self.profile, key_id, index, count, saved)

@@ -132,7 +132,7 @@ def _retired(content: bytes) -> _Retired | None:
 
 
 def spend_root(path: Path, used: Root) -> None:
-    """Replace a root whose run has begun, or an earlier one, by the next root of its line; the old one is erased."""
+    """Erase the root of a run that has begun, and any earlier one; the next root of its line takes its place."""
     with locked(path):
         keys = load_keys(path)
         if keys.root.line == used.line and keys.root.index <= used.index:

@@ -34,8 +34,8 @@ class Profile:
 
         One client's error in a slot's real part has variance degree/2 · (3.2² + 1/12) / scale².
         """
-        one = math.sqrt(self.degree / 2 * (_ERROR_STD**2 + 1 / 12)) / 2.0**self.scale_bits
-        return int((self.step / 2 / (_MARGIN * one)) ** 2)
+        std = math.sqrt(self.degree / 2 * (_ERROR_STD**2 + 1 / 12)) / 2.0**self.scale_bits
+        return int((self.step / 2 / (_MARGIN * std)) ** 2)
 
     @property
     def unit(self) -> int:

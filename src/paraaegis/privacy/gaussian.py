@@ -16,7 +16,7 @@ from paraaegis.types import Vector
 
 
 class Noise:
-    """Standard normal noise for one vector, single-use: the difference of two vectors would reveal reused noise.
+    """Standard normal noise for one vector, single-use: two similar vectors with the same noise would reveal it.
 
     Each chunk has its own stream, so its noise does not depend on which thread draws it, or when.
     """

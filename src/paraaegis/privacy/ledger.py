@@ -187,7 +187,7 @@ class Ledger:
 
     def _new(self, releases: Iterable[Release]) -> list[Release]:
         """The releases that count: noise replayed bit for bit, or a value without noise sent again, does not."""
-        return [one for one in releases if not ((one.simulated or not one.sigma) and one in self._known)]
+        return [each for each in releases if not ((each.simulated or not each.sigma) and each in self._known)]
 
     def refusal(self, releases: Sequence[Release]) -> str:
         """Why one client may not release these, and what it could release instead; empty if it may."""
