@@ -1,10 +1,10 @@
-"""The cost model beside what it predicts: the quick comparison, every method and ratio on IID data.
+"""Compare the cost model's predictions with measurements: the quick comparison's methods and ratios on IID data.
 
     python benchmarks/cost_model.py
 
-Measures this machine and the time of training, by plain averaging, and runs the comparison's rows. Ends with 1 if a
-prediction is off by more than a fifth. A shared machine's speed changes from minute to minute: it is measured at every
-row, training before and after it, and seconds are the median round's.
+Measures this machine and the training time (by plain averaging), and runs the comparison's rows. Exits with status 1 if
+a prediction is off by more than 20 %. A shared machine's speed changes from minute to minute, so it is measured again
+for every row, training both before and after the row, and times are of the median round.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ LIMIT = 0.2
 
 
 def lines_of(cell: Cell, place: Path) -> list[RoundRecord]:
-    """The rounds of a cell."""
+    """Run a cell; return the records of its rounds."""
     run(cell.config, place)
     return RunFolder(place).read_records()
 
 
 def wall(lines: list[RoundRecord]) -> float:
-    """Seconds of the median round, the first one left out."""
+    """Seconds of the median round, without the first."""
     return median(line.seconds["wall"] for line in lines[1:])
 
 
 def predicted(machine: Machine, cell: Cell, length: int, train: float) -> tuple[float, float, float]:
-    """Seconds, bytes up and bytes down of a round, all clients together."""
+    """Predicted seconds, bytes up and bytes down of a round, for all clients together."""
     config = cell.config
-    found = estimate(
+    run_estimate = estimate(
         machine,
         Setting(
             method=config.protect.method,
@@ -52,15 +52,16 @@ def predicted(machine: Machine, cell: Cell, length: int, train: float) -> tuple[
         ),
     )
     rounds = config.federation.rounds
-    return found.seconds / rounds, found.bytes_up * config.sampled / rounds, found.bytes_down * config.sampled / rounds
+    per_round = config.sampled / rounds
+    return run_estimate.seconds / rounds, run_estimate.bytes_up * per_round, run_estimate.bytes_down * per_round
 
 
 def main() -> int:
-    """Print predicted beside measured; 1 if one is off by more than the limit."""
+    """Print predicted and measured costs; return 1 if a prediction is off by more than the limit."""
     cells = [cell for cell in cells_of(read_preset("quick"), []) if cell.split == "iid"]
     plain = next(cell for cell in cells if cell.label == "fedavg")
     length, worst = model_length(plain.config.model.name, plain.config), 0.0
-    print(f"{'':30} {'seconds a round':>24} {'MB up a round':>20} {'MB down a round':>20}")
+    print(f"{'':30} {'seconds per round':>24} {'MB up per round':>20} {'MB down per round':>20}")
     with tempfile.TemporaryDirectory() as folder:
         before = wall(lines_of(plain, Path(folder) / "first"))
         for number, cell in enumerate(cells):
@@ -81,7 +82,7 @@ def main() -> int:
             shown += [f"{a / 1e6:.2f} / {b / 1e6:.2f} {100 * e:3.0f}%" for a, b, e in
                       zip(expected[1:], measured[1:], errors[1:], strict=True)]  # fmt: skip
             print(f"{cell.label:30} {shown[0]:>24} {shown[1]:>20} {shown[2]:>20}", flush=True)
-    print(f"predicted / measured; the worst is off by {100 * worst:.0f}%, allowed are {100 * LIMIT:.0f}%")
+    print(f"predicted / measured; the largest error is {100 * worst:.0f}%, the limit {100 * LIMIT:.0f}%")
     return int(worst > LIMIT)
 
 

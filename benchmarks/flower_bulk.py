@@ -1,9 +1,9 @@
-"""ResNet-18's bytes through a real SuperLink and two SuperNodes: seconds a round, peak memory a process.
+"""ResNet-18-sized messages through a real SuperLink and two SuperNodes: seconds per round, peak memory per process.
 
     python benchmarks/flower_bulk.py
 
-Each client sends 11.19 million values, noised (45 MB) or under full CKKS (85 MB), for two rounds. Training is a random
-update, so that all time is the protocol's and Flower's.
+Each client sends 11.19 million values, noised (45 MB) or under full CKKS (85 MB), for two rounds. Training returns a
+random update, so all the time is spent in the protocol and in Flower.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ class Random(NullLearner):
     """A learner whose update is random."""
 
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
-        """Draw an update."""
+        """Draw a random update."""
         return weights + np.random.default_rng(number).normal(0, 0.01, weights.size).astype(np.float32), {}
 
     def evaluate(self, weights: Vector) -> Metrics:
-        """Something to report."""
+        """Return a number to report."""
         return {"accuracy": float(np.abs(weights[:1000]).mean())}
 
 
 def make_learner(_config: Config, _name: str) -> Random:
-    """The same for every client."""
+    """Return a learner, the same for every client."""
     return Random(RESNET18)
 
 
 class Peaks:
-    """The largest memory of each program of a trial, looked at twice a second."""
+    """The peak memory in MB of each program of a trial, polled twice a second."""
 
     def __init__(self, trial, names) -> None:
-        self.found: dict[str, int] = {}
+        self.peaks: dict[str, int] = {}
         self._trial, self._names, self._stop = trial, names, threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self):
         self._thread.start()
-        return self.found
+        return self.peaks
 
     def __exit__(self, *_):
         self._stop.set()
@@ -77,11 +77,11 @@ class Peaks:
                         continue
                     program = next((Path(part).name for part in command if "fl" in Path(part).name[:2]), command[0])
                     peak = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
-                    self.found[program] = max(self.found.get(program, 0), peak // 1000)
+                    self.peaks[program] = max(self.peaks.get(program, 0), peak // 1000)
 
 
 def measure(method: str) -> None:
-    """Two rounds of a method; prints what they took."""
+    """Run two rounds of a method and print their cost."""
     settings = [f"protect.method={method}", "federation.clients=2", "federation.rounds=2", "federation.quorum=2",
                 "federation.min_samples=947", "engine.deadline=300"]  # fmt: skip
     config = resolve(make_config({}, settings), [947])
@@ -95,12 +95,12 @@ def measure(method: str) -> None:
         total = time.perf_counter() - started
         for line in folder.read_records():
             up, down = (sum(part.values()) / 2e6 for part in (line.bytes_up, line.bytes_down))
-            print(f"{method} {line.round}: {line.seconds['wall']:.1f} s, a client {up:.1f} MB up, {down:.1f} MB down")
-        print(f"{method}: {total:.0f} s with start and end; peak MB: {peaks}", flush=True)
+            print(f"{method} {line.round}: {line.seconds['wall']:.1f} s, {up:.1f} MB up, {down:.1f} MB down per client")
+        print(f"{method}: {total:.0f} s with start and stop; peak MB: {peaks}", flush=True)
 
 
 if __name__ == "__main__":
     here = str(Path(__file__).resolve().parent)
     os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    for one in sys.argv[1:] or ["dp-fedavg", "ckks-fedavg"]:
-        measure(one)
+    for name in sys.argv[1:] or ["dp-fedavg", "ckks-fedavg"]:
+        measure(name)

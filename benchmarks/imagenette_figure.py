@@ -1,9 +1,9 @@
-"""The figure of docs/reproduction.md: accuracy against time and against bytes, from the cells of results/imagenette.
+"""The figure in docs/reproduction.md: accuracy against time and against bytes, from the cells in results/imagenette.
 
     python benchmarks/imagenette_figure.py docs/images/imagenette-iid.png
 
-Accuracies and bytes are those of fifty rounds. Times are of the preset `overhead`, whose runs had the machine to
-themselves, over FedAvg's; rows that it lacks have no point on the left. All points are of one clipping threshold.
+Accuracies and bytes are from fifty rounds. Times are relative to FedAvg, from the preset `overhead`, whose runs had the
+machine to themselves; rows that it lacks have no point on the left. All points have the same clipping threshold.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CELLS = Path(__file__).parent.parent / "results" / "imagenette"
 
 
 def over_fedavg(folder: Path) -> dict[str, float]:
-    """Time of a round by row; the first, which starts worker processes, is left out."""
-    seconds = {run.row: median(line.seconds["wall"] for line in run.lines[1:]) for run in collect([folder])[0]}
-    return {row: one / seconds["fedavg"] for row, one in seconds.items()}
+    """Time per round relative to FedAvg, by row; without the first round, which starts worker processes."""
+    seconds = {run.row: median(line.seconds["wall"] for line in run.records[1:]) for run in collect([folder])[0]}
+    return {row: time / seconds["fedavg"] for row, time in seconds.items()}
 
 
 def main(path: Path) -> None:
@@ -38,9 +38,9 @@ def main(path: Path) -> None:
     timed = [run for run in runs if run.row in times]
     figure, panels = plt.subplots(1, 2, figsize=(12, 5.4), sharey=True, squeeze=False, layout="constrained")
     left, right = panels[0]
-    draw(left, timed, [times[run.row] for run in timed], "time of a round over FedAvg's")
+    draw(left, timed, [times[run.row] for run in timed], "time per round over FedAvg's")
     both = [run.megabytes("up") + run.megabytes("down") for run in runs]
-    draw(right, runs, both, "MB a client and round, up and down")
+    draw(right, runs, both, "MB per client per round, up and down")
     left.set_ylabel("accuracy, %")
     finish(figure, panels, path, "Imagenette, ResNet-18, 10 clients, 50 rounds, IID")
 

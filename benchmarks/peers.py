@@ -1,4 +1,4 @@
-"""Other projects' CKKS settings, for `paraaegis bench he` to measure beside ours. Run by it, one setting a process.
+"""Other projects' CKKS settings, which `paraaegis bench he` measures next to ours, one setting per process.
 
 authors   the ParaAegis authors' public code: TenSEAL's ckks_vector, N = 32768, [60, 40, 40, 60], public key
 nvflare   NVFlare's HE filters: ckks_vector, N = 8192, [60, 40, 40], public key
@@ -19,7 +19,7 @@ class Peer:
         self.slots = degree // 2
 
     def encrypt(self, values):
-        """Encrypt and serialise, a ciphertext at a time: one long vector would only add warnings."""
+        """Encrypt and serialise one ciphertext at a time: one long vector would only add warnings."""
         parts = [values[start : start + self.slots] for start in range(0, values.size, self.slots)]
         return [ts.ckks_vector(self.context, part.tolist()).serialize() for part in parts]
 

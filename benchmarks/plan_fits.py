@@ -1,9 +1,9 @@
-"""A plan that says "fits" is run as it was written, and must.
+"""Run plans that claim to fit a time limit, and check that they do.
 
     python benchmarks/plan_fits.py
 
-Three limits on the seconds of a run on the embedded data: 1.5, 2 and 3 times what the usual ratio is estimated at.
-The plan is made with a pilot, written, and run. Ends with 1 if a run takes longer than it was allowed.
+Uses three time limits for a run on the built-in data: 1.5, 2 and 3 times the estimate for the default ratio. Each plan
+is made with a pilot, written and run. Exits with status 1 if a run takes longer than its limit.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ SETTINGS = ("federation.rounds=12", "privacy.noise=seeded", "privacy.calibration
 COMMON = (*(part for setting in SETTINGS for part in ("--set", setting)), "--pilot", "--json")
 
 
-def asked(*arguments: str) -> dict:
-    """One of our commands; its JSON."""
+def paraaegis(*arguments: str) -> dict:
+    """Run one of our commands; return its JSON."""
     command = [sys.executable, "-m", "paraaegis", *arguments]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # noqa: S603
     return json.loads(done.stdout)
 
 
 def main() -> int:
-    """Print what was allowed, planned and taken."""
+    """Print the limit, the planned time and the time taken; return 1 if a run was late."""
     late = 0
     print(f"{'method':20} {'allowed, s':>10} {'ratio':>7} {'planned, s':>10} {'taken, s':>10}")
     with tempfile.TemporaryDirectory() as folder:
         for method in METHODS:
-            usual = asked("plan", "--method", method, *COMMON)["choice"]["estimate"]["seconds"]
+            usual = paraaegis("plan", "--method", method, *COMMON)["choice"]["estimate"]["seconds"]
             for number, share in enumerate((1.5, 2.0, 3.0)):
                 plan, allowed = Path(folder) / f"{method}-{number}.toml", share * usual
                 limits = ("--method", method, "--seconds", str(allowed), "--write", str(plan))
-                answer = asked("plan", *limits, *COMMON)
-                taken = asked("run", str(plan), "--out", str(plan.with_suffix("")), "--json")["seconds"]
+                answer = paraaegis("plan", *limits, *COMMON)
+                taken = paraaegis("run", str(plan), "--out", str(plan.with_suffix("")), "--json")["seconds"]
                 choice, late = answer["choice"], late + (answer["fits"] and taken > allowed)
-                fits = "" if answer["fits"] else "  does not fit, it says"
+                fits = "" if answer["fits"] else "  planned not to fit"
                 print(
                     f"{method:20} {allowed:10.1f} {100 * choice['ratio']:6.1f}% {choice['estimate']['seconds']:10.1f} "
                     f"{taken:10.1f}{fits}{'  TOO LATE' if answer['fits'] and taken > allowed else ''}",

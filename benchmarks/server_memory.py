@@ -2,9 +2,9 @@
 
     python benchmarks/server_memory.py [--length 11191242] [--clients 5 20]
 
-One upload is made and kept on disk; for each number of clients a fresh server process reads it that many times, as it
-would read spooled uploads, and adds it chunk by chunk. Prints a JSON line for each: MB at the peak, of the server
-and its keyless workers together, and seconds.
+One upload is encrypted and kept on disk; for each number of clients a new server process reads it that many times, as
+it would read spooled uploads, and adds it chunk by chunk. Prints one JSON line per number of clients: peak MB of the
+server and of its keyless workers, and seconds.
 """
 
 import argparse
@@ -28,7 +28,7 @@ PROFILE = PROFILES["precise"]
 
 
 def make(path: Path, length: int) -> None:
-    """Encrypt one client's update and keep it: sizes first, then the chunks."""
+    """Encrypt one client's update and save its chunks and their sizes."""
     steps = np.random.default_rng(0).integers(-(2**16), 2**16, length)
     with SecretPool() as pool:
         chunks = Secret(PROFILE, new_key(PROFILE), pool).encrypt(steps, 20)
@@ -38,7 +38,7 @@ def make(path: Path, length: int) -> None:
 
 
 def serve(path: Path, length: int, clients: int) -> None:
-    """Add the upload `clients` times and print the peak."""
+    """Add the upload `clients` times and print the peak memory."""
     sizes = json.loads(path.with_suffix(".sizes").read_text())
     start = time.perf_counter()
     with Pool() as pool:
@@ -54,20 +54,20 @@ def serve(path: Path, length: int, clients: int) -> None:
 
 
 def main() -> None:
-    """Make the upload here, measure in fresh processes."""
+    """Make the upload here, then measure in new processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=11_191_242)
     parser.add_argument("--clients", type=int, nargs="+", default=[5, 20])
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.serve:
-        serve(chosen.serve, chosen.length, chosen.clients[0])
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.length, options.clients[0])
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "upload"
-        make(path, chosen.length)
-        for clients in chosen.clients:
-            command = [sys.executable, __file__, "--serve", path, "--length", str(chosen.length)]
+        make(path, options.length)
+        for clients in options.clients:
+            command = [sys.executable, __file__, "--serve", path, "--length", str(options.length)]
             subprocess.run([*command, "--clients", str(clients)], check=True)  # noqa: S603 — this file
 
 

@@ -1,6 +1,6 @@
-"""Bring your own model and data: anything with these methods is a Learner. No torch needed.
+"""Bring your own model and data: any class with these methods is a Learner. No torch needed.
 
-Four silos fit one linear model, y = x·w, to data that never leaves them.
+Four clients fit one linear model, y = x·w, to data that never leaves them.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ TRUTH = np.linspace(-1, 1, 200, dtype=np.float32)
 
 
 class Linear:
-    """One silo's data and its gradient steps."""
+    """One client's data and its gradient steps."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -50,4 +50,4 @@ if __name__ == "__main__":
     )
     learners = {f"silo-{index}": Linear(index) for index in range(4)}
     result = federate(config, learners, out=Path(tempfile.mkdtemp()) / "run")
-    print(f"largest error of a weight after {result.rounds} rounds: {result.metrics['error']:.4f}")
+    print(f"largest weight error after {result.rounds} rounds: {result.metrics['error']:.4f}")

@@ -1,4 +1,4 @@
-"""Loops compiled to machine code by numba, the first time that one is called."""
+"""Loops that numba compiles to machine code on their first call."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any
 
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The compiled form of a function over arrays. It runs without the interpreter's lock and is kept on disk.
+    """The compiled form of a function over arrays. It runs without the GIL and is cached on disk.
 
-    numba keeps it next to the source or in the user's cache folder, or in NUMBA_CACHE_DIR if that is set. Where none
-    of these can be written to, a folder of ours is used, for all that numba compiles in this process from then on;
-    failing that, every process compiles again.
+    numba caches it next to the source or in the user's cache folder, or in NUMBA_CACHE_DIR if that is set. If none of
+    these is writable, our own folder is used for everything that numba compiles in this process from then on; failing
+    that, every process compiles again.
     """
     import numba
 
     try:
         return numba.njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
-    except RuntimeError:  # numba found no folder that it can write to
+    except RuntimeError:  # numba found no writable folder
         folder = _private_folder()
     if folder is None:
         _warn_once()
@@ -34,7 +34,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _private_folder() -> Path | None:
-    """A folder that this user alone can write to: numba runs what it finds there. None: there is no such place."""
+    """A folder that only this user can write to, since numba executes its contents; None if there is none."""
     folder = Path(tempfile.gettempdir()) / f"paraaegis-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -48,7 +48,7 @@ def _private_folder() -> Path | None:
 @cache
 def _warn_once() -> None:
     warnings.warn(
-        "no folder to keep compiled code in: every process compiles it again, which takes a second; "
+        "no writable folder for compiled code: every process compiles it again, which takes a second; "
         "set NUMBA_CACHE_DIR to a folder that only you can write to",
         stacklevel=4,
     )

@@ -1,20 +1,20 @@
-"""Everything this package raises on purpose.
+"""The errors that this package raises.
 
     ParaAegisError
     ├── ConfigError        a configuration that cannot be run: unknown key, impossible value, contradiction
     ├── DataError          a data set that is missing, broken or too small
     ├── UpdateError        an update that must not be sent: not finite, wrong length, out of range
-    ├── CryptoError        bytes that are not what this key and profile made
+    ├── CryptoError        bytes that do not match this key and profile
     │   └── KeyFileError   a key file that is missing, readable by others or damaged
     ├── PrivacyError       a guarantee that cannot be given, or a budget that is spent
-    ├── ProtocolError      a message that does not belong here: version, run, round, phase, length, method
+    ├── ProtocolError      an unexpected message: wrong version, run, round, phase, length or method
     │   ├── DriftError     clients whose order or model differ
-    │   ├── ForgedError    a sum, share, model or sample count that its key does not confirm
+    │   ├── ForgedError    a sum, share, model or sample count that fails its cryptographic check
     │   └── LostTrustError too many clients whose checks failed for the run to continue
     └── RunError           a run folder that belongs to another configuration or is damaged
-        └── BusyError      one in which another process is at work
+        └── BusyError      a run folder that another process is using
 
-Each message says what came, what is allowed and, where it helps, what to do.
+Each message says what was received, what is allowed and, where it helps, what to do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class UpdateError(ParaAegisError):
 
 
 class CryptoError(ParaAegisError):
-    """Bytes that are not what this key and profile made."""
+    """Bytes that do not match this key and profile."""
 
 
 class KeyFileError(CryptoError):
@@ -49,25 +49,25 @@ class PrivacyError(ParaAegisError):
 
 
 class ProtocolError(ParaAegisError):
-    """A message that does not belong here."""
+    """A message that is not expected here."""
 
 
 class DriftError(ProtocolError):
-    """Clients whose secret order or model differ, so that their values must not be mixed."""
+    """Clients whose secret order or model differ, so that their values must not be aggregated."""
 
 
 class ForgedError(ProtocolError):
-    """Something that its key does not confirm. One text for every cause: what failed would help a forger."""
+    """A value that fails its cryptographic check. One message for every cause: details would help a forger."""
 
     def __init__(self) -> None:
         super().__init__(
-            "a check of what the server passed on failed, so this client takes no further part in the run: the server "
-            "or a client that helps it may be lying; find out why before the next run"
+            "a check of data from the server failed, so this client takes no further part in the run: the server, or "
+            "a client that helps it, may be lying; find out why before the next run"
         )
 
 
 class LostTrustError(ProtocolError):
-    """Too many clients ended the run for it to continue, because their checks of what the server passed on failed."""
+    """Too many clients left the run for it to continue, because their checks of data from the server failed."""
 
 
 class RunError(ParaAegisError):
@@ -75,4 +75,4 @@ class RunError(ParaAegisError):
 
 
 class BusyError(RunError):
-    """A run folder that another process is at work in."""
+    """A run folder that another process is using."""

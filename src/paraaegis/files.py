@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object], mode: int = 0o644) -> None:
-    """Write a file beside its place, then move it there: it is whole or not there."""
+    """Write to a temporary file next to `path`, then rename it: the file is either complete or absent."""
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)
     try:
@@ -20,7 +20,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], mode: int = 0o
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk's error has none
+        error.filename = error.filename or str(path)  # a disk-full error has none
         raise
     partial.replace(path)
     sync_folder(path.parent)
@@ -28,7 +28,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], mode: int = 0o
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes that ask for it from changing this file."""
+    """Lock this file against other processes that also use `locked`."""
     descriptor = os.open(path.with_name(path.name + ".lock"), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -38,7 +38,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder outlive a power cut."""
+    """Make renames in this folder survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

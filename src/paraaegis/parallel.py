@@ -1,4 +1,4 @@
-"""Work in threads, which pays where numpy lets go of the interpreter: chunks of a long vector, and work ahead."""
+"""Work in threads, which pays off where numpy releases the GIL: chunks of a long vector, and background work."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _lock = threading.Lock()
-_callers = 0  # threads that are in `each` now
+_callers = 0  # threads inside `parallel_map` now
 
 
 def threads(asked: int) -> int:
-    """How many work at a time: as many as were asked for, or one a core."""
+    """The number of workers: as many as were asked for, or one per core for 0."""
     return asked or os.cpu_count() or 1
 
 
 def parallel_map(work: Callable[[int, Item], Answer], items: Iterable[Item]) -> list[Answer]:
-    """The answers of `work(index, item)` in order.
+    """Call `work(index, item)` for each item in parallel; return the results in order.
 
-    The caller works itself, helped by as many threads as its share of the cores allows: ten clients on ten cores
-    need no help.
+    The calling thread works too, helped by as many threads as its share of the cores allows: ten clients on ten cores
+    get no helpers.
     """
     global _callers
     numbered = list(enumerate(items))
-    todo, answers = iter(numbered), dict[int, Answer]()  # several threads may take from one iterator
+    todo, answers = iter(numbered), dict[int, Answer]()  # threads can share this iterator
 
     def take() -> None:
         try:
             for index, item in todo:
                 answers[index] = work(index, item)
         except BaseException:
-            for _ in todo:  # nobody begins another piece
+            for _ in todo:  # so that no thread starts another item
                 pass
             raise
 
@@ -56,15 +56,15 @@ def parallel_map(work: Callable[[int, Item], Answer], items: Iterable[Item]) -> 
 
 
 def _end(helpers: list[Future[None]]) -> None:
-    """Wait for those that began; the others find nothing left to do."""
-    began = [helper for helper in helpers if not helper.cancel()]
-    wait(began)
-    for helper in began:
+    """Cancel the helpers that have not started, and wait for the others."""
+    started = [helper for helper in helpers if not helper.cancel()]
+    wait(started)
+    for helper in started:
         helper.result()
 
 
 def in_background(compute: Callable[[], Answer]) -> Future[Answer]:
-    """Start work whose result is needed later, in a thread of its own."""
+    """Start work whose result is needed later, in its own thread."""
     future: Future[Answer] = Future()
 
     def work() -> None:
@@ -79,5 +79,5 @@ def in_background(compute: Callable[[], Answer]) -> Future[Answer]:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """One pool a process, shared by all who ask: there are only so many cores."""
+    """One pool per process, shared by all callers, since the cores are shared too."""
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="chunks")

@@ -169,8 +169,8 @@ def _too_few(config: Config, least: int) -> str:
     if colluders > 1:
         remedies.append("a lower privacy.colluders")
     return (
-        f"{config.protect.method} in {form.name} form with {plural(sampled, 'client')} per round, {colluders} of whom may "
-        f"help the server, needs a quorum of {least} or more, got {config.federation.quorum}. Every sum needs "
+        f"{config.protect.method} in {form.name} form with {plural(sampled, 'client')} per round, {colluders} of "
+        f"whom may help the server, needs a quorum of {least} or more, got {config.federation.quorum}. Every sum needs "
         f"{form.least_honest} honest clients, or the sum of their secrets tells too much about one client's secret, "
         f"and two groups of clients must not be able to open two different sums. Set {', or '.join(remedies)}"
     )

@@ -1,6 +1,6 @@
-"""Named random streams for experiments: one a seed, purpose, client and round.
+"""Named random streams for experiments: one for each seed, purpose, client and round.
 
-A stream depends on its name alone, so the order in which threads are scheduled changes nothing.
+A stream depends only on its name, so the order in which threads are scheduled changes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What a stream is for. Numbers are part of the reproducibility promise: append (from 8), never reorder."""
+    """The purpose of a stream. Reproducibility depends on these numbers: append (from 8), never reorder."""
 
     MODEL = 0
     SPLIT = 1
@@ -22,5 +22,5 @@ class Purpose(IntEnum):
 
 
 def stream(seed: int, purpose: Purpose, client: int = 0, number: int = 0, attempt: int = 0) -> np.random.Generator:
-    """The generator of this seed, purpose, client, round `number` and attempt at it."""
+    """The generator for this seed, purpose, client, round `number` and attempt."""
     return np.random.default_rng([seed, client, number, int(purpose), *([attempt] if attempt else [])])

@@ -1,4 +1,4 @@
-"""The nouns that every layer shares. `d` is the length of the model as one vector."""
+"""The types that every layer shares. `d` is the length of the model as one vector."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector: TypeAlias = NDArray[np.float32]  # a model or an update, in parameter order
-FixedPoint: TypeAlias = NDArray[np.signedinteger]  # values in whole grid steps, int32 or int64, see grid.py
-Mask: TypeAlias = NDArray[np.bool_]  # True where the vote put a value inside
+FixedPoint: TypeAlias = NDArray[np.signedinteger]  # values in whole grid steps, int32 or int64, see fixed_point.py
+Mask: TypeAlias = NDArray[np.bool_]  # True where the value was elected
 Order: TypeAlias = NDArray[np.int64]  # order[position] = parameter index
 Places: TypeAlias = NDArray[np.int64]  # places[parameter index] = position
 Arrays: TypeAlias = dict[str, NDArray[Any]]  # named arrays, as a state is stored
@@ -21,13 +21,13 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 def primed(kind: Any) -> None:
-    """Have msgspec learn a type now, as its module is imported: two threads that teach it at once can crash Python."""
+    """Let msgspec build its info for a type at import time: two threads that build it at once can crash Python."""
     with suppress(msgspec.ValidationError):
         msgspec.convert({}, kind)
 
 
 class Blob:
-    """Bulk bytes inside a message, carried beside its header and never copied."""
+    """Bulk bytes of a message, sent next to its header and never copied."""
 
     __slots__ = ("view",)
 
@@ -51,9 +51,9 @@ class Payload(msgspec.Struct, frozen=True):
 
 
 class Learner(Protocol):
-    """The seam to any framework: what a silo's model and data must be able to do.
+    """The interface to any framework: what a client's model and data must provide.
 
-    Vectors are float32 and of one length `d`, the same for every client. Those that it is given are read-only.
+    Vectors are float32 and have the same length `d` for every client. Those passed in are read-only.
     """
 
     @property
@@ -61,19 +61,19 @@ class Learner(Protocol):
         """The number of training samples, the client's weight."""
 
     def initial(self) -> Vector:
-        """The first model, equal for every client of a run."""
+        """The initial model, the same for every client of a run."""
 
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
-        """Train locally from `weights` in round `number`; the new model, and figures, as a loss, that stay here."""
+        """Train locally from `weights` in round `number`; return the new model and its metrics, which stay local."""
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
         """The model after the aggregated update `delta`."""
 
     def evaluate(self, weights: Vector) -> Metrics:
-        """Metrics of the model, such as accuracy; empty where this client has nothing to test on."""
+        """Metrics of the model, such as accuracy; empty if this client has no test data."""
 
     def state(self) -> Arrays:
-        """What must survive a restart beside the model, such as the optimiser's state."""
+        """What must survive a restart in addition to the model, such as the optimiser's state."""
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up a state that `state` returned."""
+        """Load a state that `state` returned."""

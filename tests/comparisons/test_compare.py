@@ -143,7 +143,9 @@ def test_a_broken_preset_is_refused_before_any_run(preset, change, what):
     ("data.split=iid", "split 'dirichlet-0.5'"),
 ])  # fmt: skip
 def test_a_setting_that_would_undo_a_row_or_a_split_is_refused(preset, setting, source):
-    with pytest.raises(ConfigError, match=f"--set {setting} would undo what {source} of the preset sets"):
+    with pytest.raises(
+        ConfigError, match=f"--set {setting} conflicts with {source} of the preset, which sets the same key"
+    ):
         cells_of(read_preset(str(preset)), [setting])
 
 
@@ -165,7 +167,7 @@ def test_a_damaged_cell_says_how_to_redo_it_alone(preset, tmp_path):
     result = out / cells[1].folder / "result.json"
     whole = result.read_bytes()
     result.write_bytes(whole[:-20])
-    with pytest.raises(RunError, match=f"all cells; for this one alone, remove {result.parent}"):
+    with pytest.raises(RunError, match=f"--fresh repeats all cells; to repeat only this one, remove {result.parent}"):
         compare("small", cells, out, False, silent)
     shutil.rmtree(result.parent)
     compare("small", cells, out, False, silent)
@@ -258,9 +260,9 @@ def test_a_part_of_a_preset_can_be_run(preset):
 
 def test_what_would_make_a_false_table_is_refused(preset, tmp_path):
     chosen = read_preset(str(preset))
-    with pytest.raises(ConfigError, match="a preset has seeds of its own"):
+    with pytest.raises(ConfigError, match="a preset has its own seeds"):
         cells_of(chosen, ["seed=5"])
-    with pytest.raises(ConfigError, match="no cell of this preset has that split, row and seed at once"):
+    with pytest.raises(ConfigError, match="no cell of this preset has that combination of split, row and seed"):
         only(cells_of(chosen), ["dirichlet-0.5"], ["static 20%"])
     preset.write_text(
         PRESET.replace('label = "static 20%"', 'label = "fedavg%"').replace('"fedavg"\nset', '"fedavg×"\nset')
@@ -387,10 +389,10 @@ def test_a_cell_that_diverges_does_not_hold_up_the_others(preset, tmp_path):
     table = compare("small", [diverging, *cells[1:]], tmp_path / "out", False, silent)
     assert [row.label for row in table.rows] == ["fedavg", "static 20%"]
     assert list(table.diverged) == [diverging.folder]
-    assert f"Without a result: {diverging.folder} (training of client-" in markdown(table)
+    assert f"No result: {diverging.folder} (training of client-" in markdown(table)
     again = compare("small", [diverging, *cells[1:]], tmp_path / "out", False, silent, cells[1:])
     assert again.diverged == table.diverged  # of the cells that were not asked for this time
-    with pytest.raises(RunError, match="no cell came to a result"):
+    with pytest.raises(RunError, match="no cell has a result"):
         compare("small", [diverging], tmp_path / "alone", False, silent)
 
 

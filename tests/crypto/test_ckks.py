@@ -135,7 +135,7 @@ def test_overflow_is_refused_before_anything_is_encrypted(monkeypatch, clients, 
     monkeypatch.setattr(SECRET, "_chunks", None)
     steps = np.zeros(70_000, dtype=np.int64)
     steps[-1] = sign * (math.floor(PRECISE.reach / max(clients, 2) / STEP) + 1)  # SEAL needs a factor of two for one
-    with pytest.raises(UpdateError, match=r"'precise' carries sums within ±46295\.7, but .*could reach") as caught:
+    with pytest.raises(UpdateError, match=r"'precise' supports sums within ±46295\.7, but .*could reach") as caught:
         SECRET.encrypt(steps, clients)
     assert f"{clients} client{'s' if clients > 1 else ''} with" in str(caught.value)
 

@@ -59,7 +59,7 @@ def test_a_key_that_was_not_approved_is_refused():
 
 def test_a_server_that_seals_secrets_of_its_own_is_refused():
     forged = seal(SERVER[0], SILO[1], encode_keys(SECRETS), CONTEXT, once=ONCE[1])
-    with pytest.raises(CryptoError, match="were not taken"):  # it shows its own key
+    with pytest.raises(CryptoError, match="were not accepted"):  # it shows its own key
         opened(forged, lead_public=SERVER[1])
     with pytest.raises(CryptoError, match="do not open"):  # it shows the lead's
         opened(forged)
@@ -123,7 +123,7 @@ FALSE_PROOFS = {
 
 @pytest.mark.parametrize("false", FALSE_PROOFS.values(), ids=FALSE_PROOFS)
 def test_a_one_time_key_that_the_silo_did_not_prove_is_refused(false):
-    with pytest.raises(CryptoError, match="received for client-1 was not made by that silo: nothing was sealed"):
+    with pytest.raises(CryptoError, match="received for client-1 was not made by that client: nothing was sealed"):
         replace(asking(), proof=false).check(LEAD[0], "client-1")
     asking().check(LEAD[0], "client-1")
     assert asking().proof == proof_under(agree(SILO[0], LEAD[1]))
@@ -140,9 +140,9 @@ def test_no_root_is_sealed_that_the_silo_has_erased(index, sealed_index):
 
 
 def test_a_silo_proves_nothing_to_a_lead_that_it_was_not_told_of():
-    with pytest.raises(CryptoError, match="this silo was told none"):
+    with pytest.raises(CryptoError, match="this client was given none"):
         asking(lead=SERVER[1], told="")
-    with pytest.raises(CryptoError, match="were not taken"):
+    with pytest.raises(CryptoError, match="were not accepted"):
         asking(lead=SERVER[1])
 
 
@@ -207,7 +207,7 @@ def test_when_a_silo_leaves_the_others_get_new_secrets_and_it_gets_none(tmp_path
     handed_out(lead, silos)
     before = lead.key_id
     assert lead.rotate("client-2") == lead.key_id != before
-    with pytest.raises(CryptoError, match="approved is none"):
+    with pytest.raises(CryptoError, match="approved one is none"):
         parcels_for(lead, {"client-2": silos["client-2"]})
     stayed = {"client-1": silos["client-1"]}
     handed_out(lead, stayed)
@@ -223,14 +223,14 @@ def test_when_the_lead_leaves_another_takes_over_with_secrets_that_it_does_not_k
     told = new.approve({"client-2": other.create()}, take_over=True)
     assert new.leads
     assert new.lead == ""
-    with pytest.raises(CryptoError, match="they were not taken"):
+    with pytest.raises(CryptoError, match="the secrets were not accepted"):
         handed_out(new, {"client-2": other})  # it was not told yet
     other.create(told)
     handed_out(new, {"client-2": other})
     assert load_keys(other.keys) == load_keys(new.keys)
     assert load_keys(new.keys).root.secret != load_keys(old.keys).root.secret
     assert load_keys(new.keys).root.line != load_keys(old.keys).root.line
-    with pytest.raises(CryptoError, match="they were not taken"):
+    with pytest.raises(CryptoError, match="the secrets were not accepted"):
         handed_out(old, {"client-2": other})
     with pytest.raises(KeyFileError, match="leave --take-over out"):
         new.approve({}, take_over=True)
@@ -517,7 +517,7 @@ def test_a_one_time_key_is_fresh_and_its_owners_alone(tmp_path):
 
 def test_a_silo_asks_nothing_of_a_lead_that_it_was_not_told_of(tmp_path):
     _, silos = federation(tmp_path)
-    with pytest.raises(CryptoError, match="were not taken"):
+    with pytest.raises(CryptoError, match="were not accepted"):
         silos["client-1"].ask(SERVER[1])
     assert not silos["client-1"].once.exists()
 
@@ -532,7 +532,7 @@ def test_a_server_cannot_have_secrets_sealed_to_a_one_time_key_of_its_choice(tmp
         "another silo's": replace(other, public=true.public),
         "an earlier proof": replace(true, once=SERVER[1]),
     }[given]
-    with pytest.raises(CryptoError, match="received for client-1 was not made by that silo"):
+    with pytest.raises(CryptoError, match="received for client-1 was not made by that client"):
         lead.seal({"client-1": false}, "client-0")
     assert lead.seal({"client-1": true}, "client-0").keys() == {"client-1"}
 
@@ -685,5 +685,5 @@ def test_a_silo_that_leaves_takes_nothing_of_an_older_version_along(tmp_path):
     retire(lead)
     lead.rotate("client-2")
     assert set(load_keys(lead.keys).roster) == {"client-0", "client-1"}
-    with pytest.raises(CryptoError, match="approved is none"):
+    with pytest.raises(CryptoError, match="approved one is none"):
         parcels_for(lead, silos)

@@ -115,8 +115,8 @@ def test_what_lies_behind_is_refused_and_what_is_left_is_named(positions):
     with pytest.raises(ProtocolError) as caught:
         held.at(*behind)
     assert str(caught.value) == (
-        f"the keys of round {behind[0]}, attempt {behind[1]} are erased; those of round {here[0]}, attempt {here[1]} "
-        "and later ones are left"
+        f"the keys of round {behind[0]}, attempt {behind[1]} have been erased; only those from round {here[0]}, "
+        f"attempt {here[1]} on are left"
     )
 
 

@@ -169,10 +169,10 @@ def test_privacy_of_a_configuration_counts_what_is_told_besides_the_values(share
     settings = [f"engine.share_metrics={str(shared).lower()}", f"engine.share_seconds={str(shared).lower()}"]
     found = run_guarantees(make_config({}, ["protect.method=dp-fedavg", "federation.min_samples=90", *settings]))
     server, clients, _ = found.guarantees
-    assert ("what it measured on its own hold-out data" in server.why) is shared
+    assert ("its metrics on its own hold-out data" in server.why) is shared
     assert ("how long it trained" in server.why) is shared
     assert "its number of samples" in server.why
-    assert "they are also told its number of samples" in clients.why
+    assert "they also learn its number of samples" in clients.why
 
 
 def test_uniform_weights_tell_nobody_a_count():

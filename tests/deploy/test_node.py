@@ -195,7 +195,7 @@ def test_a_node_that_leaves_before_enrolment_is_named(monkeypatch, gone):
         monkeypatch.setattr(carrier, "_exchange", asked)
     else:
         FixedPoint.connected = [1]
-    with pytest.raises(ProtocolError, match=f"{gone[:8]} left before enrolment"):
+    with pytest.raises(ProtocolError, match=f"{gone[:8]} disconnected before enrolment"):
         carrier.enrol(present)
 
 
@@ -210,8 +210,8 @@ def test_nothing_is_sent_to_a_client_whose_node_is_not_connected():
 
 
 @pytest.mark.parametrize(("error", "told"), [
-    (UpdateError("values up to 0.123 of patient 7"), "its update cannot be sent; the reason is in its node's log"),
-    (ValueError("patient 7"), "it failed; the reason is in its node's log"),
+    (UpdateError("values up to 0.123 of patient 7"), "its update cannot be sent; see its node's log for the reason"),
+    (ValueError("patient 7"), "it failed; see its node's log for the reason"),
     (ProtocolError("round 3 was answered already"), "round 3 was answered already"),
 ])  # fmt: skip
 def test_a_server_hears_of_errors_but_nothing_of_data(capsys, monkeypatch, error, told):

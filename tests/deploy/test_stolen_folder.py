@@ -73,7 +73,7 @@ def test_no_key_of_an_applied_round_lies_in_a_stolen_folder(method, tmp_path):
     assert not found & set(past)
     assert steps[STOLEN + 1].step in found  # what follows can be opened, and the search can find
     for number in range(1, STOLEN + 1):
-        with pytest.raises(ProtocolError, match="are erased"):
+        with pytest.raises(ProtocolError, match="have been erased"):
             keys_in(copy).at(number, 0)
     assert keys_in(copy).at(4, 0) == steps[4]
 

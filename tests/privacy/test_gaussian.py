@@ -166,7 +166,7 @@ def test_noise_drawn_ahead_is_the_noise_drawn_when_it_is_wanted():
 def test_noise_is_for_one_vector():
     noised = Gaussian(1.0, (1.0,)).perturb(np.zeros(10, dtype=np.float32), 1, Noise(rng()))
     parallel_map(noised, slices(10))
-    with pytest.raises(CryptoError, match="for one vector"):
+    with pytest.raises(CryptoError, match="noise is for one vector only"):
         parallel_map(noised, slices(10))
 
 

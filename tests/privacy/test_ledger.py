@@ -68,7 +68,7 @@ def test_a_damaged_ledger_is_refused(tmp_path, line):
     path = tmp_path / "ledger.jsonl"
     Ledger(path=path).record([release(1)])
     path.write_bytes(line + path.read_bytes())
-    with pytest.raises(RunError, match="what was spent cannot be known"):
+    with pytest.raises(RunError, match="the privacy spent is unknown"):
         Ledger(path=path)
 
 
@@ -77,11 +77,11 @@ def test_a_ledger_that_is_cut_or_removed_while_it_is_in_use_is_not_filled_up(tmp
     ledger = Ledger(None, path)
     ledger.record([release(1)])
     path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(RunError, match=r"was cut from .* bytes while it was in use; .* bring the file back"):
+    with pytest.raises(RunError, match=r"shrank from .* bytes while it was in use, .* restore the file"):
         ledger.record([release(2)])
     assert path.stat().st_size == 40
     path.unlink()
-    with pytest.raises(RunError, match=r"is gone; .* bring the file back"):
+    with pytest.raises(RunError, match=r"is gone, .* restore the file"):
         ledger.record([release(2)])
     assert not path.exists()
 
@@ -324,7 +324,7 @@ def test_processes_that_share_a_ledger_share_a_budget(tmp_path):
 def test_a_refusal_never_names_an_epsilon_without_adversary_and_unit(calibration):
     config = resolve(configure(*TIGHT[1:], f"privacy.calibration={calibration}", "privacy.sigma=0.01"), [10])
     text = Ledger(budget(config)).refusal([release(sigma=0.01)])
-    assert "against all who read its noised values" in text
+    assert "against everyone who reads its noised values" in text
     assert "unit: client" in text
 
 

@@ -374,7 +374,7 @@ def test_what_a_learner_returns_must_be_a_model(model, came):
 
 def test_an_update_beyond_the_reach_of_ckks_is_refused_and_nothing_leaves():
     playing = hand("protect.method=ckks-fedavg", updates=np.full((2, 3, LENGTH), 1e6))
-    refused(playing, playing.begin(1), "carries sums within", UpdateError)
+    refused(playing, playing.begin(1), "supports sums within", UpdateError)
 
 
 def test_a_client_with_too_few_samples_does_not_join():

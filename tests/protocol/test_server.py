@@ -282,8 +282,8 @@ def with_payload(payload):
     [
         (Payload("ckks", LENGTH), "'grid' payload of 0 parts was expected"),
         (Payload("grid", LENGTH + 1, (Blob(bytes(4 * LENGTH + 4)),)), f"of {LENGTH} values was expected"),
-        (Payload("grid", LENGTH, (Blob(bytes(4 * LENGTH - 1)),)), "grid values have"),
-        (Payload("grid", LENGTH), "come in 1 chunks, got 0"),
+        (Payload("grid", LENGTH, (Blob(bytes(4 * LENGTH - 1)),)), "grid values must have"),
+        (Payload("grid", LENGTH), "need 1 chunks, got 0"),
     ],
 )
 def test_a_payload_that_does_not_fit_drops_its_client(payload, reason):

@@ -175,7 +175,7 @@ def test_one_ballot_is_answered_with_one_elected_set():
     ballot = playing.send("client-0", playing.begin(1))
     chosen = unpack_positions(ballot.votes, playing.parameters.k(1), 64)
     elected = Elected(round_id=playing.parameters.round_id(1), positions=pack_positions(chosen))
-    with pytest.raises(UpdateError, match="carries sums within"):
+    with pytest.raises(UpdateError, match="supports sums within"):
         playing.send("client-0", elected)
     for positions in (chosen, np.roll(chosen, 1)):
         with pytest.raises(ProtocolError, match="is elected, not voted"):

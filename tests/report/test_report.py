@@ -100,7 +100,7 @@ def test_a_run_without_its_ledger_is_shown_and_named(comparison, tmp_path):
     (tmp_path / "copy" / "fedavg--iid--seed0" / "ledger.jsonl").unlink()
     runs, problems = collect([tmp_path / "copy"])
     assert len(runs) == 3
-    assert problems == ["fedavg--iid--seed0: it has no ledger, so that its guarantees are not shown"]
+    assert problems == ["fedavg--iid--seed0: it has no ledger, so its guarantees are not shown"]
 
 
 def test_a_folder_that_is_given_twice_is_shown_once_and_equal_names_are_told_apart(comparison, tmp_path):
@@ -246,7 +246,7 @@ def test_the_headline_compares_the_best_protected_method_with_plain_averaging(co
 def test_the_headline_names_the_method_of_a_run_whose_label_does_not(comparison, tmp_path):
     shutil.copytree(comparison / "paraaegis-feedback--iid--seed0", tmp_path / "25")
     shutil.copytree(comparison / "paraaegis-feedback--iid--seed0", tmp_path / "26")
-    assert headline(collect([tmp_path])[0]).startswith("paraaegis-feedback (25) reached most")
+    assert headline(collect([tmp_path])[0]).startswith("paraaegis-feedback (25) reached the highest accuracy")
 
 
 def test_what_a_run_is_called_cannot_break_the_page(comparison, tmp_path):

@@ -1,1 +1,1 @@
-"""What protection costs on this machine."""
+"""Benchmarks of what protection costs on this machine."""

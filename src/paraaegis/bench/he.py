@@ -1,7 +1,7 @@
-"""Encryption side by side: our profiles, in one process and in all, and other projects' settings where given.
+"""Compare the cost of encryption: our profiles, on one core and on all, and other projects' settings if given.
 
-Every setting is measured in a process of its own, pinned to one core unless it is one that uses all, several times
-in turn; the best of each phase and client counts, because other work on the machine only ever adds.
+Every setting is measured in its own process, pinned to one core unless it uses all. Settings take turns for several
+repeats, and the fastest time of each phase counts, because other work on the machine can only add time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ CLIENTS = 10
 
 
 class Setting(msgspec.Struct, kw_only=True):
-    """What one setting costs: ns and bytes a value. `add_ns` is load + add of one client, `max_error` of ten's sum."""
+    """The cost of one setting, in ns and bytes per value. `add_ns` is load + add of one client's upload.
+
+    `max_error` is the largest error in the sum of ten clients.
+    """
 
     name: str
     encrypt_ns: float
@@ -42,11 +45,11 @@ class Setting(msgspec.Struct, kw_only=True):
     bytes_down: float
     max_error: float
     peak_mb: float
-    speedup: float = 1.0  # all cores over one, the two measured in turn in one process
+    speedup: float = 1.0  # all cores over one, measured alternately in one process
 
 
 class HeBench(msgspec.Struct, kw_only=True):
-    """All settings of one run. Ratios are other over ours (`precise`, one core): above 1 is in our favour."""
+    """All settings of one benchmark. Ratios are other over ours (`precise`, one core): above 1 is in our favour."""
 
     values: int
     settings: list[Setting]
@@ -58,14 +61,14 @@ class HeBench(msgspec.Struct, kw_only=True):
 def bench_he(values: int, repeats: int, peers: Path | None, progress: Callable[[str], None]) -> HeBench:
     """Measure every setting on the same values."""
     if peers is not None and (not peers.is_file() or peers.suffix != ".py" or "class Peer" not in peers.read_text()):
-        raise ConfigError(f"--peers needs a file with a class Peer, as benchmarks/peers.py, got {peers}")
+        raise ConfigError(f"--peers needs a Python file with a class Peer, like benchmarks/peers.py, got {peers}")
     names = [*OURS, *(("authors", "nvflare") if peers is not None else ())]
-    found: dict[str, list[Setting]] = {name: [] for name in names}
+    measured: dict[str, list[Setting]] = {name: [] for name in names}
     for repeat in range(repeats):
         for name in names:
             progress(f"{name}, {repeat + 1} of {repeats}")
-            found[name].append(_in_a_process(name, values, peers))
-    settings = {name: _best(runs) for name, runs in found.items()}
+            measured[name].append(_in_a_process(name, values, peers))
+    settings = {name: _best(runs) for name, runs in measured.items()}
     bench = HeBench(values=values, settings=list(settings.values()))
     ours = settings["precise"]
     if peers is not None:
@@ -104,14 +107,14 @@ def measure_here(name: str, values: str, peers: str) -> None:
 
 
 def _ours(name: str, data: NDArray[np.float64]) -> dict[str, float]:
-    chosen = profile(name.removesuffix("-all-cores"))
+    setting = profile(name.removesuffix("-all-cores"))
     workers = 0 if name.endswith("-all-cores") else 1
     with SecretPool(workers) as secrets, Pool(workers) as pool:
-        secret = Secret(chosen, new_key(chosen), secrets)
-        warm = CipherSum(chosen, data.shape[1], pool)
+        secret = Secret(setting, new_key(setting), secrets)
+        warm = CipherSum(setting, data.shape[1], pool)
         warm.add(secret.encrypt(to_fixed_point(data[0]), CLIENTS))  # starts the workers
-        total = CipherSum(chosen, data.shape[1], pool)
-        speedup = {} if workers else {"speedup": _speedup(secret, Secret(chosen, new_key(chosen)), data)}
+        total = CipherSum(setting, data.shape[1], pool)
+        speedup = {} if workers else {"speedup": _speedup(secret, Secret(setting, new_key(setting)), data)}
         return speedup | _timed(
             data,
             encrypt=lambda row: secret.encrypt(to_fixed_point(row), CLIENTS),
@@ -122,7 +125,7 @@ def _ours(name: str, data: NDArray[np.float64]) -> dict[str, float]:
 
 
 def _speedup(shared: Secret, alone: Secret, data: NDArray[np.float64]) -> float:
-    """The best of several encryptions by one process over the best by all, in turn."""
+    """The fastest encryption by one process over the fastest by all, measured alternately."""
     spent: dict[Secret, list[float]] = {shared: [], alone: []}
     for row in data:
         steps = to_fixed_point(row)

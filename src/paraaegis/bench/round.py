@@ -1,4 +1,4 @@
-"""What protection costs beside training: the vote and noise alone, and a whole client's round on ResNet-18."""
+"""The cost of protection relative to training: vote and noise alone, and a client's whole round on ResNet-18."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from paraaegis.types import Payload, Vector
 
 CLIENTS = 10
 RATIOS = (0.01, 0.1, 1.0)
-EPOCHS, BATCHES = 3, 30  # the local training that overheads are shares of
+EPOCHS, BATCHES = 3, 30  # the local training that overheads are relative to
 RESNET18 = 11_191_242
 
 
 class VoteBench(msgspec.Struct, kw_only=True):
-    """Seconds by phase for one client, and for the server with ten ballots; bytes of a ballot."""
+    """Seconds per phase for one client, and for the server with ten ballots; bytes per ballot."""
 
     length: int
     ratio: float
@@ -45,7 +45,7 @@ class VoteBench(msgspec.Struct, kw_only=True):
 
 
 class RoundBench(msgspec.Struct, kw_only=True):
-    """A client's own work as a share of its training, by ratio; the order of a round is drawn while it trains."""
+    """A client's own work as a fraction of its training, by ratio; a round's order is drawn during training."""
 
     length: int
     train_seconds: float
@@ -56,29 +56,29 @@ class RoundBench(msgspec.Struct, kw_only=True):
 
 
 def _best(work: Callable[[], object], repeats: int) -> float:
-    """Seconds of the fastest of several tries: other work on the machine only ever adds."""
-    found = []
+    """Seconds of the fastest of several repeats: other work on the machine can only add time."""
+    seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
         work()
-        found.append(time.perf_counter() - start)
-    return min(found)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def bench_vote(length: int, ratio: float, repeats: int = 3) -> VoteBench:
-    """Order, selection, ballot and noise of one client; tally and election of ten ballots."""
+    """Time one client's order, selection, ballot and noise, and the tally and election of ten ballots."""
     update = np.random.default_rng(0).normal(0, 0.01, length).astype(np.float32)
     k, rng = round(ratio * length), np.random.default_rng(1)
     order = secret_order(bytes(32), length)
-    chosen = select("max", update, k, rng)
+    selected = select("max", update, k, rng)
     places = places_of(order)
-    ballot = cast(chosen, places)
+    ballot = cast(selected, places)
     gaussian = Gaussian(1.0, (0.07,))
     client = {
         "order": _best(lambda: secret_order(bytes(32), length), repeats),
         "places": _best(lambda: places_of(order), repeats),
         "select": _best(lambda: select("max", update, k, rng), repeats),
-        "ballot": _best(lambda: cast(chosen, places), repeats),
+        "ballot": _best(lambda: cast(selected, places), repeats),
         "noise": _best(
             lambda: parallel_map(gaussian.perturb(update[k:], 1, Noise(system())), slices(length - k)), repeats
         ),
@@ -98,7 +98,7 @@ def bench_vote(length: int, ratio: float, repeats: int = 3) -> VoteBench:
 def bench_round(
     train_seconds: float, length: int = RESNET18, repeats: int = 3, progress: Callable[[str], None] = lambda _: None
 ) -> RoundBench:
-    """Vote, protect and reveal of one client, undivided, and the server's combine of ten, at each ratio."""
+    """Time one client's vote, protect and reveal, and the server's combine of ten clients, at each ratio."""
     update = np.random.default_rng(0).normal(0, 0.01, length).astype(np.float32)
     bench = RoundBench(
         length=length,
@@ -133,7 +133,7 @@ def _clients(
 
 
 def _one_round(clients: Mapping[str, ClientContext], open_sum: Callable[[], Sum], update: Vector) -> dict[str, float]:
-    """Seconds of one client's vote, protect and reveal, nothing shared but the order, and of the server's combine."""
+    """Seconds of one client's vote, protect and reveal, with only the order computed beforehand, and of combine."""
     spent: dict[str, float] = {}
     client, parameters = clients["client-0"], clients["client-0"].parameters
     keys = client.first_keys(client.root)
@@ -159,7 +159,7 @@ def _one_round(clients: Mapping[str, ClientContext], open_sum: Callable[[], Sum]
     payload = _combined(open_sum(), protected.payload)
     timed("combine", start)
     nonces, tags = zip(
-        *(sign(one, state, keys.step, protected.parts, elected) for one in clients.values()), strict=True
+        *(sign(each, state, keys.step, protected.parts, elected) for each in clients.values()), strict=True
     )
     aggregate = Aggregate(1, 0, parameters.clients, None, payload, nonces, add_tags(tags))
     start = time.perf_counter()

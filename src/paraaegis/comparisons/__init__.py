@@ -1,1 +1,1 @@
-"""Grids of runs, and their tables."""
+"""Grids of runs and their tables."""

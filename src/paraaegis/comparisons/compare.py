@@ -1,4 +1,4 @@
-"""A grid of runs, one after another so that seconds mean something."""
+"""A grid of runs, one after another so that their times are comparable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def compare(
     shown: Shown,
     wanted: Sequence[Cell] | None = None,
 ) -> Table:
-    """Run every wanted cell that is not done yet (default: all); write and return the table of all that are done."""
+    """Run the wanted cells (default: all) that are not done yet; write and return the table of all that are done."""
     wanted = cells if wanted is None else wanted
     for cell in wanted:
         check_config(cell.config)
@@ -36,21 +36,21 @@ def compare(
         name = f"{index + 1}/{len(wanted)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")
         try:
             if not fresh and _result(cell, out) is not None:
-                continue  # and neither its data nor its machine is needed again
+                continue  # without needing its data or its machine again
             with shown(name, cell.config.federation.rounds) as show:
                 run(cell.config, out / cell.folder, fresh, show)
-        except UpdateError as error:  # a result of its own kind: the others are not held up
+        except UpdateError as error:  # divergence is a result too: continue with the others
             diverged[cell.folder] = str(error)
         except RunError as error:
             if "--fresh" not in str(error):
                 raise
-            alone = f"of a comparison, all cells; for this one alone, remove {out / cell.folder} and go on"
-            raise RunError(f"{error} ({alone})") from error
+            hint = f"--fresh repeats all cells; to repeat only this one, remove {out / cell.folder} and run it again"
+            raise RunError(f"{error} ({hint})") from error
     done = {cell.folder: row_of(cell, result) for cell in cells if (result := _result(cell, out)) is not None}
     lost = {cell.folder for cell in cells} - done.keys()
     rows, diverged = list(done.values()), {name: why for name, why in diverged.items() if name in lost}
     if not rows:
-        raise RunError(f"no cell came to a result: {'; '.join(f'{name}: {why}' for name, why in diverged.items())}")
+        raise RunError(f"no cell has a result: {'; '.join(f'{name}: {why}' for name, why in diverged.items())}")
     table = Table(title=title, rows=rows, diverged=diverged)
     write_whole(out / "table.json", lambda file: file.write(msgspec.json.format(msgspec.json.encode(table), indent=2)))
     write_whole(out / "table.md", lambda file: file.write(markdown(table).encode()))
@@ -58,7 +58,7 @@ def compare(
 
 
 def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> dict[str, str]:
-    """Refuse a folder of somebody else's, or of another comparison; which cells had diverged."""
+    """Refuse a folder that is not a comparison's, or is another comparison's; return the cells that had diverged."""
     ours = {"table.json", "table.md", "plot.png", "report.html", *(cell.folder for cell in cells)}
     known = any((out / cell.folder).exists() for cell in cells)
     if out.exists() and not out.is_dir():
@@ -69,28 +69,28 @@ def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> dict[str, str
         )
     if (out / "table.json").exists():
         try:
-            found = msgspec.json.decode((out / "table.json").read_bytes(), type=Table)
+            table = msgspec.json.decode((out / "table.json").read_bytes(), type=Table)
         except msgspec.DecodeError as error:
             if known:
-                return {}  # it is made anew from the cells
+                return {}  # the table is rebuilt from the cells
             raise RunError(
                 f"{out / 'table.json'} is not a comparison's table: {error}; choose another --out"
             ) from error
-        if found.title != title:
-            raise RunError(f"{out} holds the comparison {found.title!r}, not {title!r}; choose another --out")
-        return found.diverged
+        if table.title != title:
+            raise RunError(f"{out} holds the comparison {table.title!r}, not {title!r}; choose another --out")
+        return table.diverged
     return {}
 
 
 def _result(cell: Cell, out: Path) -> Result | None:
-    """What this very configuration came to here; None where it is not done."""
+    """The result of exactly this configuration in this folder; None if it is not done."""
     folder = RunFolder(out / cell.folder)
-    found = folder.read_config()
-    return read_done(folder) if found and cell.config.filled(found).digest() == found.digest() else None
+    config = folder.read_config()
+    return read_done(folder) if config and cell.config.filled(config).digest() == config.digest() else None
 
 
 def row_of(cell: Cell, result: Result) -> TableRow:
-    """A cell's line of the table."""
+    """A cell's row in the table."""
     measured = result.metrics.get("accuracy")
     accuracy = None if measured is None else 100 * measured
     up, down = bytes_a_client(result, cell.config)

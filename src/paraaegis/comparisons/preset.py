@@ -1,8 +1,8 @@
-"""A comparison as a TOML file: one configuration, changed by rows (methods), splits and seeds.
+"""A comparison as a TOML file: one configuration, varied by rows (methods), splits and seeds.
 
 title = "…"
 seeds = [0]
-[config.federation] …               # what all cells share, in the words of a run's configuration
+[config.federation] …               # what all cells share, with the keys of a run's configuration
 [splits.iid]
 "data.split" = "iid"
 [[rows]]
@@ -29,7 +29,7 @@ from paraaegis.errors import ConfigError
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of the table: what is changed for it, and in which splits it is run."""
+    """One row of the table: its changes to the configuration, and the splits and seeds it is run with."""
 
     label: str
     set: dict[str, Any] = {}
@@ -58,22 +58,22 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """The cell's folder below the comparison's."""
+        """The name of the cell's folder in the comparison's folder."""
         return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{self.label}--{self.split}--seed{self.seed}")
 
 
 def preset_names() -> list[str]:
-    """The presets that are shipped."""
+    """The names of the presets that ship with the package."""
     shipped = (file for file in files("paraaegis.configs").iterdir() if file.name.endswith(".toml"))
     return sorted(file.name[:-5] for file in shipped if "[[rows]]" in file.read_text())
 
 
 def read_preset(name: str) -> Preset:
-    """A shipped preset by name, or one of your own by path."""
+    """A shipped preset by name, or your own by path."""
     if name.endswith(".toml"):
         path = Path(name)
         if not path.is_file():
-            raise ConfigError(f"there is no preset file {name}")
+            raise ConfigError(f"preset file {name} does not exist")
         content = path.read_bytes()
     elif name in preset_names():
         content = (files("paraaegis.configs") / f"{name}.toml").read_bytes()
@@ -87,26 +87,29 @@ def read_preset(name: str) -> Preset:
 
 
 def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:
-    """Every run of a preset, each checked before the first starts; `settings` change them all."""
+    """Every run of a preset, with all configurations checked up front; `settings` apply to all of them."""
     settings = list(settings)
     changed = {setting.partition("=")[0].strip(): setting for setting in settings}
     if "seed" in changed:
         raise ConfigError(
-            "a preset has seeds of its own, so --set seed=… is refused; choose among them by --seed, or copy the "
+            "a preset has its own seeds, so --set seed=… is not allowed; choose among them with --seed, or copy the "
             "preset and change `seeds`"
         )
     varied = {key: f"row {row.label!r}" for row in preset.rows for key in row.set}
     varied |= {key: f"split {name!r}" for name, changes in preset.splits.items() for key in changes}
     for key, setting in changed.items():
-        if where := varied.get(key):
+        if source := varied.get(key):
             raise ConfigError(
-                f"--set {setting} would undo what {where} of the preset sets; copy the preset and change it"
+                f"--set {setting} conflicts with {source} of the preset, which sets the same key; copy the preset and "
+                "change it"
             )
     cells = []
     for row in preset.rows:
         for split in row.splits or preset.splits:
             if split not in preset.splits:
-                raise ConfigError(f"row {row.label!r} names split {split!r}; there are {', '.join(preset.splits)}")
+                raise ConfigError(
+                    f"row {row.label!r} names split {split!r}, but the preset's splits are {', '.join(preset.splits)}"
+                )
             for seed in row.seeds or preset.seeds:
                 changes = {**preset.splits[split], **row.set, "seed": seed}
                 assigned = [f"{key}={as_toml(value)}" for key, value in changes.items()]
@@ -121,7 +124,7 @@ def _distinct(cells: list[Cell]) -> list[Cell]:
         if (other := known.setdefault(cell.folder, cell)) is not cell:
             raise ConfigError(
                 f"{other.label!r} and {cell.label!r} in split {cell.split!r}, seed {cell.seed}, would share the folder "
-                f"{cell.folder}; give one another label (or file name, or seed)"
+                f"{cell.folder}; give one of them a different label (or file name, or seed)"
             )
     return cells
 
@@ -129,8 +132,8 @@ def _distinct(cells: list[Cell]) -> list[Cell]:
 def only(
     cells: list[Cell], splits: Sequence[str] = (), rows: Sequence[str] = (), seeds: Sequence[int] = ()
 ) -> list[Cell]:
-    """The cells of these splits, rows and seeds; of all where none are named."""
-    chosen = cells
+    """The cells with these splits, rows and seeds; an empty selection means all."""
+    selected = cells
     for kind, wanted, name in (("split", splits, "split"), ("row", rows, "label"), ("seed", seeds, "seed")):
         known = sorted({getattr(cell, name) for cell in cells})
         if unknown := [value for value in wanted if value not in known]:
@@ -138,14 +141,14 @@ def only(
                 f"no {kind} {unknown[0]!r} in this preset; its {kind}s are {', '.join(map(str, known))} "
                 "(for others, copy the preset and change it)"
             )
-        chosen = [cell for cell in chosen if not wanted or getattr(cell, name) in wanted]
-    if not chosen:
-        raise ConfigError("no cell of this preset has that split, row and seed at once")
-    return chosen
+        selected = [cell for cell in selected if not wanted or getattr(cell, name) in wanted]
+    if not selected:
+        raise ConfigError("no cell of this preset has that combination of split, row and seed")
+    return selected
 
 
 def cells_of_files(paths: Iterable[Path], settings: Sequence[str] = ()) -> list[Cell]:
-    """Plain configurations as cells, labelled by their file's name."""
+    """Configuration files as cells, labelled by file name."""
     cells = []
     for path in paths:
         config = load_config(path, settings)
@@ -154,5 +157,5 @@ def cells_of_files(paths: Iterable[Path], settings: Sequence[str] = ()) -> list[
 
 
 def split_name(config: Config) -> str:
-    """A split as the tables name it."""
+    """The name of a split in tables."""
     return "iid" if config.data.split == "iid" else f"dirichlet-{config.data.alpha:g}"

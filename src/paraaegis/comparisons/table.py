@@ -1,4 +1,4 @@
-"""The table of a comparison: its rows, and how they read."""
+"""The table of a comparison: its rows and their formatting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class TableRow(msgspec.Struct, kw_only=True):
-    """One cell's result. Accuracy in percent (None: its evaluator was away at the end); bytes of a client and round."""
+    """One cell's result. Accuracy in percent (None: no evaluator at the end); bytes per client per round."""
 
     method: str
     label: str
@@ -22,7 +22,7 @@ class TableRow(msgspec.Struct, kw_only=True):
     bytes_up: float
     bytes_down: float
     folder: str
-    shared: bool = False  # whether its machine had other work, so that its seconds cannot be compared
+    shared: bool = False  # whether its machine had other work, so that its seconds are not comparable
 
 
 class Table(msgspec.Struct, kw_only=True):
@@ -30,11 +30,11 @@ class Table(msgspec.Struct, kw_only=True):
 
     title: str
     rows: list[TableRow]
-    diverged: dict[str, str] = {}  # cells that stopped with an update that cannot be sent, and what they said
+    diverged: dict[str, str] = {}  # cells that stopped with an update that cannot be sent, and their errors
 
 
 def by_label(table: Table) -> list[tuple[str, list[TableRow]]]:
-    """Rows of one label together, in order: all its splits and seeds."""
+    """Rows grouped by label, in order: all splits and seeds of a label together."""
     grouped: dict[str, list[TableRow]] = {}
     for row in table.rows:
         grouped.setdefault(row.label, []).append(row)
@@ -42,21 +42,21 @@ def by_label(table: Table) -> list[tuple[str, list[TableRow]]]:
 
 
 def splits_of(table: Table) -> list[str]:
-    """The splits, in the order in which they come."""
+    """The splits in order of first appearance."""
     return list(dict.fromkeys(row.split for row in table.rows))
 
 
 def cells_text(rows: Sequence[TableRow], splits: Sequence[str]) -> list[str]:
     """Accuracy, seconds and efficiency for each split, then bytes: the columns of the paper's Table 1 and ours.
 
-    Several seeds stand as their mean and standard deviation.
+    Several seeds are shown as mean and standard deviation.
     """
-    found = [[row for row in rows if row.split == split] for split in splits]
-    first = next(present for present in found if present)
+    groups = [[row for row in rows if row.split == split] for split in splits]
+    first = next(group for group in groups if group)
     return [
-        *(_spread([row.accuracy for row in present], 2, " %") for present in found),
-        *(_spread([row.seconds for row in present], 1, _mark(present)) for present in found),
-        *(_spread([row.efficiency for row in present], 1, _mark(present)) for present in found),
+        *(_spread([row.accuracy for row in group], 2, " %") for group in groups),
+        *(_spread([row.seconds for row in group], 1, _mark(group)) for group in groups),
+        *(_spread([row.efficiency for row in group], 1, _mark(group)) for group in groups),
         f"{fmean(row.bytes_up for row in first) / 1e6:.2f}",
         f"{fmean(row.bytes_down for row in first) / 1e6:.2f}",
     ]
@@ -81,15 +81,15 @@ def headers(splits: Sequence[str]) -> list[str]:
 
 
 def explained(table: Table) -> str:
-    """What the columns mean."""
+    """A legend for the columns."""
     seeds = " ±: standard deviation over seeds." if len({row.seed for row in table.rows}) > 1 else ""
     shared = " †: the machine had other work; not comparable." if any(row.shared for row in table.rows) else ""
-    lost = "".join(f" Without a result: {name} ({why})." for name, why in table.diverged.items())
-    return f"Efficiency = 100 · accuracy / seconds.{seeds}{shared} MB: a client and round, first split.{lost}"
+    lost = "".join(f" No result: {name} ({why})." for name, why in table.diverged.items())
+    return f"Efficiency = 100 · accuracy / seconds.{seeds}{shared} MB: per client per round, first split.{lost}"
 
 
 def markdown(table: Table) -> str:
-    """The table for a document."""
+    """The table as Markdown, with title and legend."""
     splits = splits_of(table)
     rows = [[label, *cells_text(rows, splits)] for label, rows in by_label(table)]
     parts = [f"**{table.title}**", as_markdown(["method", *headers(splits)], rows), explained(table)]
@@ -97,7 +97,7 @@ def markdown(table: Table) -> str:
 
 
 def as_markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table, whatever its cells say."""
+    """A Markdown table, with the contents of cells escaped."""
 
     def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(html.escape(cell, quote=False).replace("|", "\\|") for cell in cells) + " |"

@@ -1,1 +1,1 @@
-"""Encryption, secret orders and keys, composed from vetted primitives. The only importer of tenseal."""
+"""Encryption, secret orders and keys, composed from vetted primitives. Only this package imports tenseal."""

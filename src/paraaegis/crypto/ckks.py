@@ -1,6 +1,6 @@
-"""CKKS sums of whole vectors: clients encrypt grid steps, a keyless server adds, clients decrypt the same integers.
+"""CKKS sums of whole vectors: clients encrypt grid steps, a keyless server adds, clients decrypt the exact sum.
 
-A vector of any length is worked on chunk by chunk, on all cores where a pool is given and the vector is long enough.
+Vectors are processed chunk by chunk, on all cores if a pool is given and the vector is long enough.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def new_key(profile: Profile) -> bytes:
 
 
 class Secret:
-    """The client's side: encrypts its own values, decrypts sums."""
+    """The client side: encrypts its own values and decrypts sums."""
 
     def __init__(self, profile: Profile, key: bytes, pool: SecretPool | None = None) -> None:
         self.profile = profile
@@ -36,14 +36,14 @@ class Secret:
 
     @property
     def id(self) -> bytes:
-        """A fingerprint of the key, public."""
+        """The key's public fingerprint."""
         return self._chunks.id
 
     def __repr__(self) -> str:
         return f"Secret({self.profile.name}, id={self.id.hex()})"
 
     def encrypt(self, steps: FixedPoint, clients: int) -> tuple[Blob, ...]:
-        """Chunks of ciphertexts of grid steps, of which up to `clients` will be summed."""
+        """Encrypt grid steps into chunks that can be summed over up to `clients` clients."""
         check_reach(self.profile, steps, clients)
         spans = slices(steps.size, self.profile.chunk)
         parts = (np.ascontiguousarray(rounded(self.profile, steps[span]), np.int64) for span in spans)
@@ -54,7 +54,7 @@ class Secret:
         return tuple(Blob(chunk) for chunk in pool.map(tasks))
 
     def decrypt(self, chunks: Sequence[Blob], length: int) -> FixedPoint:
-        """The grid steps of a sum of `length` values."""
+        """Decrypt a sum of `length` values to grid steps."""
         pairs = paired(self.profile, chunks, length)
         steps = np.empty(length, dtype=np.int64)
         parts: Iterable[FixedPoint]
@@ -75,7 +75,7 @@ class Secret:
 
 
 class CipherSum:
-    """The server's side: one running sum of ciphertexts. It holds no key, and neither do the workers that it uses."""
+    """The server side: one running sum of ciphertexts. Neither it nor its workers hold a key."""
 
     def __init__(self, profile: Profile, length: int, pool: Pool | None = None) -> None:
         self.profile, self.length = profile, length
@@ -90,7 +90,7 @@ class CipherSum:
         self._id = self._pool.new_sum(self._sums) if self._pool is not None else 0
 
     def add(self, chunks: Sequence[Blob]) -> None:
-        """Add one client's chunks, all or none: where one is bad, the others are taken back."""
+        """Add one client's chunks, all or none: if one is bad, the others are subtracted again."""
         pairs = paired(self.profile, chunks, self.length)
         if self._uploads == 0 and pairs:
             self._key_id = key_id_of(self.profile, pairs[0][0].view)
@@ -102,26 +102,26 @@ class CipherSum:
         self._uploads += 1
 
     def subtract(self, chunks: Sequence[Blob]) -> None:
-        """Take back a client's chunks that were added."""
+        """Remove a client's chunks that were added before."""
         self._uploads -= 1
         self._take_back(dict(enumerate(chunks)))
 
     def _take_back(self, chunks: dict[int, Blob]) -> None:
-        if self._uploads == 0:  # SEAL refuses a sum that would be zero; there is nothing left to keep
+        if self._uploads == 0:  # nothing is left to keep, and SEAL refuses a sum that would be zero
             self._clear()
         else:
             self._merge(chunks, subtract=True)
 
     def _merge(self, chunks: dict[int, Blob], subtract: bool) -> dict[int, CryptoError]:
-        """Merge chunks by index; which failed, and why."""
+        """Merge chunks by index; return the errors of those that failed."""
         if self._pool is not None:
-            asked = {
+            futures = {
                 i: self._pool.submit(
                     i, "merge", (self._id, self.profile.name, i, self._counts[i], self._key_id, subtract), blob.view
                 )
                 for i, blob in chunks.items()
             }
-            errors = {i: error for i, future in asked.items() if (error := future.exception()) is not None}
+            errors = {i: error for i, future in futures.items() if (error := future.exception()) is not None}
             return {i: e if isinstance(e, CryptoError) else CryptoError(f"{e!r}") for i, e in errors.items()}
         failed: dict[int, CryptoError] = {}
         for i, blob in chunks.items():
@@ -132,9 +132,9 @@ class CipherSum:
         return failed
 
     def close(self) -> tuple[Blob, ...]:
-        """The sum's chunks; this object is spent afterwards."""
+        """The sum's chunks; this object cannot be used afterwards."""
         if self._uploads == 0 and self._counts:
-            raise CryptoError("a sum of no uploads has no ciphertext")
+            raise CryptoError("a sum of no uploads has no ciphertext; add at least one upload before closing it")
         if self._pool is None:
             return tuple(Blob(self._sums.close(i, count, self._key_id)) for i, count in enumerate(self._counts))
         tasks = (("close", (self._id, i, count, self._key_id), b"") for i, count in enumerate(self._counts))
@@ -142,13 +142,13 @@ class CipherSum:
 
 
 def rounded(profile: Profile, steps: FixedPoint) -> FixedPoint:
-    """Steps on the profile's own grid."""
+    """Steps rounded to the profile's own grid."""
     return steps if profile.unit == 1 else (np.rint(steps / profile.unit) * profile.unit).astype(np.int64)
 
 
 def check_reach(profile: Profile, steps: FixedPoint, clients: int) -> None:
-    """Refuse values whose sum over `clients` could wrap around the modulus, or not come back exactly."""
-    # SEAL wants a factor of two free when it encodes; several clients' shares of the sum leave it anyway.
+    """Refuse values whose sum over `clients` could wrap around the modulus or decrypt inexactly."""
+    # SEAL's encoder needs a spare factor of two; with several clients the bound on the sum leaves one anyway.
     largest = float(max(steps.max(), -steps.min())) + (profile.unit - 1) / 2 if steps.size else 0.0
     peak = largest * STEP * max(clients, 2)
     if clients > profile.max_clients:
@@ -158,6 +158,6 @@ def check_reach(profile: Profile, steps: FixedPoint, clients: int) -> None:
         )
     if peak > profile.reach:
         raise UpdateError(
-            f"profile {profile.name!r} carries sums within ±{profile.reach:.6g}, but {plural(clients, 'client')} with "
+            f"profile {profile.name!r} supports sums within ±{profile.reach:.6g}, but {plural(clients, 'client')} with "
             f"values up to {peak / max(clients, 2):.6g} could reach {peak:.6g}; {fitting(peak, clients)}"
         )

@@ -1,6 +1,6 @@
-"""SEAL, one chunk at a time: symmetric, seeded ciphertexts of two reals a complex slot. The importer of tenseal.
+"""SEAL, one chunk at a time: symmetric, seeded ciphertexts with two reals per complex slot. Only this imports tenseal.
 
-SEAL's own generator is never given a seed: two encryptions of one vector must differ.
+SEAL's own generator is never seeded by us: two encryptions of the same vector must differ.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Scratch = tuple[int, str]
 
 @cache
 def _seal() -> Any:
-    """SEAL, loaded by the first who needs it: half a second that plain methods do not pay."""
+    """SEAL, loaded on first use: methods without CKKS skip the half second it takes."""
     import tenseal.sealapi
 
     return tenseal.sealapi
@@ -57,7 +57,7 @@ def _tools(profile: Profile) -> _Tools:
 
 @contextmanager
 def _scratch() -> Iterator[Scratch]:
-    """A file that SEAL can save to and load from, in memory where the system can."""
+    """A file that SEAL can save to and load from, in memory where the system supports it."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("ciphertext")
         try:
@@ -89,12 +89,12 @@ def _ciphertext(profile: Profile, data: Buffer, scratch: Scratch) -> Any:
     ciphertext = _seal().Ciphertext()
     _load(lambda path: ciphertext.load(_tools(profile).context, path), data, scratch)
     if ciphertext.size() != 2 or ciphertext.scale != 2.0**profile.scale_bits:
-        raise CryptoError(f"a ciphertext of another shape or scale than profile {profile.name!r} makes")
+        raise CryptoError(f"a ciphertext's shape or scale does not match profile {profile.name!r}")
     return ciphertext
 
 
 def secret_key(profile: Profile, seed: bytes) -> bytes:
-    """The secret key that follows from a 32-byte seed, as SEAL saves one: coefficients uniform in {−1, 0, 1}."""
+    """The secret key derived from a 32-byte seed, in SEAL's file format: coefficients uniform in {−1, 0, 1}."""
     values = _transformed(profile, _ternary(seed, profile.degree))
     context = _tools(profile).context
     data = _framed(struct.pack("<Q", profile.degree) + values.astype("<u8").tobytes())
@@ -102,20 +102,20 @@ def secret_key(profile: Profile, seed: bytes) -> bytes:
 
 
 def _framed(content: bytes) -> bytes:
-    """Content behind the header of SEAL 4's files: magic number, sizes, version, no compression."""
+    """Prepend the header of a SEAL 4 file: magic number, sizes, version, no compression."""
     return struct.pack("<HBBBBHQ", 0xA15E, 16, *_seal_version(), 0, 0, 16 + len(content)) + content
 
 
 @cache
 def _seal_version() -> tuple[int, int]:
-    """The version that SEAL writes into its files, and asks for when it reads one."""
+    """The version that SEAL writes into its files and requires when it reads one."""
     with _scratch() as scratch:
         saved = _save(_seal().Plaintext("1"), scratch)
     return saved[3], saved[4]
 
 
 def _ternary(seed: bytes, count: int) -> FixedPoint:
-    """Numbers uniform in {−1, 0, 1}: bytes of the key stream modulo 3, without the byte that would favour one."""
+    """Numbers uniform in {−1, 0, 1}: key stream bytes modulo 3, with 255 rejected to avoid bias."""
     stream, drawn = keystream(derive(seed, "ternary")), np.empty(0, np.uint8)
     while drawn.size < count:
         fresh = np.frombuffer(stream(count), np.uint8)
@@ -124,9 +124,9 @@ def _ternary(seed: bytes, count: int) -> FixedPoint:
 
 
 def _transformed(profile: Profile, coefficients: FixedPoint) -> FixedPoint:
-    """The number-theoretic transform that SEAL keeps keys in: values at odd powers of the smallest primitive root."""
+    """The number-theoretic transform in which SEAL stores keys: values at odd powers of the smallest primitive root."""
     modulus, roots = _roots(profile)
-    values = (coefficients % modulus).astype(object)  # of any size: a product has 108 bits
+    values = (coefficients % modulus).astype(object)  # Python integers: a product has 108 bits
     blocks = 1
     while blocks < profile.degree:
         low, high = np.split(values.reshape(blocks, -1), 2, axis=1)
@@ -142,9 +142,9 @@ def _roots(profile: Profile) -> tuple[int, NDArray[Any]]:
     modulus = int(_tools(profile).context.key_context_data().parms().coeff_modulus()[0].value())
     order, bits = 2 * profile.degree, profile.degree.bit_length() - 1
     candidates = (pow(base, (modulus - 1) // order, modulus) for base in range(2, modulus))
-    root = next(one for one in candidates if pow(one, order // 2, modulus) == modulus - 1)
+    root = next(candidate for candidate in candidates if pow(candidate, order // 2, modulus) == modulus - 1)
     root = min(pow(root, odd, modulus) for odd in range(1, order, 2))
-    powers = [pow(root, int(f"{place:0{bits}b}"[::-1], 2), modulus) for place in range(profile.degree)]
+    powers = [pow(root, int(f"{index:0{bits}b}"[::-1], 2), modulus) for index in range(profile.degree)]
     return modulus, np.array(powers, dtype=object)
 
 
@@ -161,7 +161,7 @@ class ChunkSecret:
         self._decryptor = _seal().Decryptor(tools.context, secret)
 
     def encrypt(self, index: int, steps: FixedPoint) -> bytes:
-        """The chunk number `index` of these grid steps."""
+        """Encrypt these grid steps as chunk number `index`."""
         tools, degree = _tools(self.profile), self.profile.degree
         values = np.zeros(-(-steps.size // degree) * degree)
         np.multiply(steps, STEP, out=values[: steps.size])
@@ -173,7 +173,7 @@ class ChunkSecret:
         return join(self.profile, self.id, index, steps.size, saved)
 
     def decrypt(self, index: int, data: Buffer, count: int) -> FixedPoint:
-        """The `count` grid steps of chunk number `index`."""
+        """Decrypt chunk number `index` to its `count` grid steps."""
         tools, plain, rows = _tools(self.profile), _seal().Plaintext(), []
         with _scratch() as scratch:
             for saved in parse(self.profile, data, index, count, self.id):
@@ -185,14 +185,14 @@ class ChunkSecret:
 
 
 class ChunkSums:
-    """Running sums of chunks, by index. It holds no key."""
+    """Running sums of chunks, by index. Holds no key."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self._sums: dict[int, list[Any]] = {}
 
     def merge(self, index: int, data: Buffer, count: int, key_id: bytes, subtract: bool = False) -> None:
-        """Add a chunk to its sum, or take it back: all of its ciphertexts or, with an error, none."""
+        """Add a chunk to its sum or subtract it: all of its ciphertexts or, with an error, none."""
         with _scratch() as scratch:
             parsed = parse(self.profile, data, index, count, key_id)
             loaded = [_ciphertext(self.profile, saved, scratch) for saved in parsed]
@@ -202,14 +202,14 @@ class ChunkSums:
         evaluator, merged = _tools(self.profile).evaluator, [_seal().Ciphertext() for _ in loaded]
         operation = evaluator.sub if subtract else evaluator.add
         try:
-            for total, one, result in zip(self._sums[index], loaded, merged, strict=True):
-                operation(total, one, result)
-        except (RuntimeError, ValueError) as error:  # as where a sum would be zero
+            for total, ciphertext, result in zip(self._sums[index], loaded, merged, strict=True):
+                operation(total, ciphertext, result)
+        except (RuntimeError, ValueError) as error:  # for example if the sum would be zero
             raise CryptoError(f"chunk {index} cannot be added: {error}") from error
         self._sums[index] = merged
 
     def close(self, index: int, count: int, key_id: bytes) -> bytes:
-        """The sum's chunk number `index`; its ciphertexts are let go."""
+        """The sum's chunk number `index`; its ciphertexts are freed."""
         with _scratch() as scratch:
-            saved = [_save(one, scratch) for one in self._sums.pop(index)]
+            saved = [_save(ciphertext, scratch) for ciphertext in self._sums.pop(index)]
         return join(self.profile, key_id, index, count, saved)

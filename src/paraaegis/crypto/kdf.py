@@ -1,4 +1,4 @@
-"""How one key is made from another, and what is computed under a key."""
+"""Key derivation and keyed hashes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ KEY_BYTES = 32
 
 
 def derive(key: bytes, purpose: str, *parts: str | int) -> bytes:
-    """HKDF-SHA256 of `key`, bound to a purpose and to every part. Parts cannot run into each other."""
+    """HKDF-SHA256 of `key`, bound to a purpose and to every part. The encoding of the parts is unambiguous."""
     info = msgspec.msgpack.encode([purpose, *parts])
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(key)
 
 
 def prf(key: bytes, *parts: bytes) -> bytes:
-    """32 bytes that look random without the key: HMAC-SHA256 of the parts, which cannot run into each other."""
+    """32 bytes that look random without the key: HMAC-SHA256 of the parts, each preceded by its length."""
     mac = hmac.new(key, digestmod=hashlib.sha256)
     for part in parts:
         mac.update(len(part).to_bytes(8, "little"))
@@ -33,5 +33,5 @@ def tag(key: bytes, *parts: bytes) -> bytes:
 
 
 def ckks_key_id(key: bytes) -> bytes:
-    """The public fingerprint of a CKKS key, 8 bytes, by which chunks and silos name it."""
+    """The 8-byte public fingerprint of a CKKS key, by which chunks and clients refer to it."""
     return tag(key, b"ckks key id")[:8]

@@ -2,13 +2,14 @@
 
 Client i sends h_i = x_i + A·s_i + e_i mod q: x_i its rounded values, A public and expanded from a seed, s_i a
 secret for one attempt of one round, e_i a Gaussian error. With Σs_i, rebuilt from Shamir shares, the server
-takes Σh_i − A·Σs_i = Σx_i + Σe_i. The errors hide the values and, summed, are the noise that gives DP.
+computes Σh_i − A·Σs_i = Σx_i + Σe_i. The errors hide the values and, summed, are the noise that gives DP.
 
 ring    blocks of 1024 values: a_b·s in Z_q[x]/(x^1024 + 1), a new public a_b for each block, one ternary s.
 matrix  a new row of 710 public numbers for each value, s uniform mod q, as published.
 
-Whoever opens the sum knows Σs_i and Σx_i + Σe_i over the h honest clients in it. The second takes a share of 1/h from
-an error's variance; the first, in the ring, settles some of the ternary coefficients. `bits` says what is left by h.
+Whoever opens the sum learns Σs_i and Σx_i + Σe_i over its h honest clients. The latter reduces the variance of each
+client's error by the fraction 1/h; the former, in ring form, reveals some of the ternary coefficients. `bits` is the
+security that remains, by h.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ Integers: TypeAlias = NDArray[np.int64]
 RING = 1024
 MATRIX = 710
 MIN_ERROR_STD = 1000.0
-TAIL = 10.0  # deviations kept free of overflow; beyond 6 lies one draw in 10^9, and a sum has 10^7
-_BLOCKS = 32  # of the ring, multiplied at once; this and the next shape A, so every party must use the same
-_ROWS = 128  # of the matrix, in memory at once
-_BASE = 128  # of a secret's digits in an FFT: q·1024·64 < 2^48 is exact in float64, 2^53 is not
+TAIL = 10.0  # standard deviations of headroom against overflow; one draw in 10^9 exceeds 6, and a sum has 10^7 draws
+_BLOCKS = 32  # ring blocks multiplied at once; A depends on this and the next, so all parties must use the same
+_ROWS = 128  # matrix rows in memory at once
+_BASE = 128  # base of a secret's digits in an FFT: q·1024·64 < 2^48, and float64 is exact below 2^53
 _TWIST = np.exp(1j * np.pi * np.arange(RING // 2) / RING)
 
 
@@ -58,7 +59,7 @@ class Ring:
         return rng.integers(-1, 2, size=RING, dtype=np.int64)
 
     def mask(self, seed: bytes, secret: Integers, length: int) -> Integers:
-        """Return A·s, `length` values in [0, q). Exact for any secret, fastest for coefficients below 64."""
+        """Return A·s, `length` values in [0, q). Exact for any secret; fastest for coefficients below 64."""
         result = np.empty(length, dtype=np.int64)
 
         def fill(_: int, span: slice) -> None:
@@ -71,7 +72,7 @@ class Ring:
 
 
 class Matrix:
-    """A row of 710 public numbers a value, a uniform secret vector."""
+    """A row of 710 public numbers per value, a uniform secret vector."""
 
     name = "matrix"
     size = MATRIX
@@ -103,19 +104,19 @@ FORMS: dict[str, Form] = {"ring": Ring(), "matrix": Matrix()}
 
 
 def hardness(form: Form, honest: int) -> int:
-    """Bits of security left to one of `honest` clients once the sum of their secrets is known."""
+    """Bits of security that remain for each of `honest` clients once the sum of their secrets is known."""
     return form.bits[max(h for h in form.bits if h <= honest)] if honest >= min(form.bits) else 0
 
 
 class LweMask:
-    """What hides one client's values for one attempt of one round, made without them: the mask A·s and the error e."""
+    """The mask A·s and error e that hide one client's values for one attempt of one round; computed without them."""
 
     def __init__(self, secret: Integers, mask: Integers, noise: Integers) -> None:
         self.secret = secret
         self._parts: tuple[Integers, Integers] | None = (mask, noise)
 
     def take(self) -> tuple[Integers, Integers]:
-        """Mask and error, once: the difference of two vectors under one mask is in clear."""
+        """Mask and error, once: the difference of two vectors under the same mask would be in the clear."""
         parts, self._parts = self._parts, None
         if parts is None:
             raise CryptoError("mask already used; masks are single-use")
@@ -125,20 +126,22 @@ class LweMask:
 def new_mask(
     form: Form, seed: bytes, secrets: np.random.Generator, error_std: float, errors: np.random.Generator, length: int
 ) -> LweMask:
-    """A cover for `length` values under a fresh secret. Both generators must be cryptographic."""
+    """A mask for `length` values under a fresh secret. Both generators must be cryptographic."""
     secret, noise = form.secret(secrets), error(errors, error_std, length)
     return LweMask(secret, form.mask(seed, secret, length), noise)
 
 
 def apply_mask(values: NDArray[np.floating], scale: float, lwe_mask: LweMask) -> tuple[NDArray[np.int32], Integers]:
-    """What a client sends, h = x + A·s + e mod q, and what the sum will hold of it, x + e; x = round(scale·values)."""
+    """Return h = x + A·s + e mod q, which a client sends, and x + e, its part of the sum; x = round(scale·values)."""
     masked, (mask, noised) = np.empty(values.size, dtype=np.int32), lwe_mask.take()
 
     def add(_: int, span: slice) -> None:
         scaled = np.multiply(values[span], scale, dtype=np.float64)
         np.rint(scaled, out=scaled)
         if not max(float(scaled.max()), -float(scaled.min())) <= Q // 2:
-            raise UpdateError(f"values must lie within ±{Q // 2} to be summed; use the scale that `plan` returns")
+            raise UpdateError(
+                f"scaled values must lie within ±{Q // 2} to be summed; use the scale from `lwe_parameters`"
+            )
         noised[span] += scaled.astype(np.int64)
         masked[span] = (noised[span] + mask[span]) % Q
 
@@ -151,8 +154,8 @@ def unmask(total: Integers, form: Form, seed: bytes, secret: Integers, clients: 
     limit = clients * form.bound
     if secret.shape != (form.size,) or np.abs(centre(secret)).max() > limit:
         raise CryptoError(
-            f"{clients} secrets in {form.name} form sum to {form.size} numbers within ±{limit}, "
-            f"got {secret.size} that do not fit; a share is wrong or missing"
+            f"the sum of {clients} secrets in {form.name} form has {form.size} numbers within ±{limit}, "
+            f"got {secret.size} numbers that do not fit; a share is wrong or missing"
         )
     values = form.mask(seed, secret, total.size)
 
@@ -164,11 +167,11 @@ def unmask(total: Integers, form: Form, seed: bytes, secret: Integers, clients: 
 
 
 def error(rng: np.random.Generator, std: float, size: int) -> Integers:
-    """Draw one client's errors: a Gaussian rounded to integers, harmless as it adds a std of 0.29 to 1000."""
+    """Draw one client's errors: a Gaussian rounded to integers. Rounding adds only a std of 0.29 to one of 1000."""
     if not (std >= MIN_ERROR_STD and isfinite(std)):
         raise CryptoError(
             f"an LWE error needs a std of at least {MIN_ERROR_STD:.0f} in integer units, got {std:.4g}; "
-            "take more noise (lower epsilon)"
+            "use more noise (lower epsilon)"
         )
     noise = rng.normal(0.0, std, size)
     return np.rint(noise, out=noise).astype(np.int64)
@@ -176,7 +179,7 @@ def error(rng: np.random.Generator, std: float, size: int) -> Integers:
 
 @dataclass(frozen=True)
 class LweParameters:
-    """How real values become integers, x = round(scale·u); the other two are in integer units."""
+    """The scale of x = round(scale·u), by which real values become integers; the other two are in integer units."""
 
     scale: float
     sensitivity: float
@@ -188,32 +191,34 @@ def lwe_parameters(
 ) -> LweParameters:
     """Choose the scale, the largest power of two at which N `clients` cannot overflow, and the error's std.
 
-    `sigma` is the std that the sum needs at sensitivity `clip` (θ), both in real units. An error has the std
-    (σ/θ)·Δ/√(m − c), Δ the accounted sensitivity: of a quorum of m survivors c know their own errors, and
-    those of the others still add up to σ. No overflow: N·(scale·θ + ½) + TAIL·√N·error_std < q/2.
+    `sigma` is the std that the sum needs at sensitivity `clip` (θ), both in real units. Each error has std
+    (σ/θ)·Δ/√(m − c), with Δ the accounted sensitivity: c of a quorum of m survivors know their own errors, and
+    the errors of the others must still add up to σ. No overflow: N·(scale·θ + ½) + TAIL·√N·error_std < q/2.
     """
     if not (0 < clip < float("inf") and 0 < sigma < float("inf")):
         raise CryptoError(f"LWE needs a finite clip and noise above 0, got clip {clip} and sigma {sigma}")
     if not 1 <= colluders < quorum <= clients:
-        raise CryptoError(f"LWE needs 1 ≤ colluders < quorum ≤ clients, got {colluders}, {quorum}, {clients}")
+        raise CryptoError(
+            f"LWE needs 1 ≤ colluders < quorum ≤ clients, got {colluders} colluders, quorum {quorum}, {clients} clients"
+        )
     multiplier = sigma / clip / sqrt(quorum - colluders)  # of one client's error
     tails = TAIL * sqrt(clients) * multiplier
     room = Q / 2 - clients / 2 - tails * accounted_sensitivity(0.0, clip, length)
     given = f"{length} values, {clients} clients and noise of {sigma / clip:.4g} times the clip"
     if room <= 0:
-        raise CryptoError(f"{given} overflow at any scale; take less noise (raise epsilon) or fewer clients")
+        raise CryptoError(f"{given} overflow at any scale; use less noise (raise epsilon) or fewer clients")
     scale = 2.0 ** floor(log2(room / (clip * (clients + tails))))
     sensitivity = accounted_sensitivity(scale, clip, length)
     if multiplier * sensitivity < MIN_ERROR_STD:
         raise CryptoError(
-            f"{given} leave an error of std {multiplier * sensitivity:.4g} at the largest scale without "
-            f"overflow; LWE needs {MIN_ERROR_STD:.0f}: take more noise (lower epsilon) or fewer clients"
+            f"{given} give an error std of {multiplier * sensitivity:.4g} at the largest scale without "
+            f"overflow, but LWE needs {MIN_ERROR_STD:.0f}; use more noise (lower epsilon) or fewer clients"
         )
     return LweParameters(scale, sensitivity, multiplier * sensitivity)
 
 
 def accounted_sensitivity(scale: float, clip: float, length: int) -> float:
-    """Return Δ = scale·θ + √d/2: what one client can move the sum by, in integer units, rounding included."""
+    """Return Δ = scale·θ + √d/2, the most one client can change the sum, in integer units, rounding included."""
     return scale * clip + sqrt(length) / 2
 
 
@@ -225,7 +230,7 @@ def public_seed(run: str, number: int, attempt: int) -> bytes:
 def expand(seed: bytes, form: str, start: int, rows: int, columns: int) -> NDArray[np.int32]:
     """Expand the public numbers for the values from `start` on, uniform mod q and centred.
 
-    The stream is standard AES-256-CTR, so every silo has the same A, whatever its version of numpy.
+    The stream is standard AES-256-CTR, so every client gets the same A, whatever its numpy version.
     """
     return draw(keystream(derive(seed, "lwe", form, start)), rows * columns).reshape(rows, columns)
 

@@ -1,7 +1,7 @@
-"""Worker processes for chunk work: SEAL's bindings hold the GIL, so threads give nothing and processes all cores.
+"""Worker processes for chunks: SEAL's bindings hold the GIL, so threads do not help, while processes use all cores.
 
-Workers are fresh interpreters, never forks: the parent may hold torch's threads. Each has an arena of shared memory;
-a thread of the parent feeds it. They start with the first use and end with the pool, or when the parent is gone.
+Workers are fresh interpreters, never forks: the parent may run torch threads. Each has an arena of shared memory and is
+fed by a thread of the parent. They start on first use and end with the pool, or when the parent dies.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from paraaegis.errors import CryptoError
 from paraaegis.parallel import threads
 from paraaegis.types import Buffer
 
-ARENA = 32 * max(profile.chunk for profile in PROFILES.values())  # bytes: twice what a chunk ever takes
-AHEAD = 3  # tasks a worker has on its desk
-SMALL = 1  # chunks: what is no longer gains nothing from a second process
+ARENA = 32 * max(profile.chunk for profile in PROFILES.values())  # bytes: twice the size of the largest chunk
+AHEAD = 3  # tasks queued per worker
+SMALL = 1  # chunks: up to this length a second process gains nothing
 
 
 class Pool:
-    """Up to `workers` processes; one means that the work is done where it is asked for.
+    """Up to `workers` processes; with one, the work is done in the calling process.
 
-    This is the server's: its workers add and hold no key. They refuse one, and to encrypt or decrypt.
+    This is the server's pool: its workers only add. They hold no key and cannot be given one.
     """
 
     kind = "sums"
@@ -60,18 +60,18 @@ class Pool:
         self.close()
 
     def worth(self, chunks: int) -> bool:
-        """Whether this many chunks are better shared out."""
+        """Whether spreading this many chunks over the workers pays off."""
         return self.workers > 1 and chunks > SMALL
 
     def submit(self, index: int, operation: str, arguments: Sequence[Any], data: Buffer) -> Future[memoryview]:
-        """Ask for work on chunk `index`; the same index always meets the same worker, which keeps its sum."""
+        """Submit work on chunk `index`; the same index always goes to the same worker, which keeps its sum."""
         workers = self._running()
         return workers[index % len(workers)].submit(operation, arguments, data)
 
     def map(self, tasks: Iterable[tuple[str, Sequence[Any], Buffer]]) -> Iterator[memoryview]:
-        """The results of one task a chunk, in order. Only a few are on their way at a time, whatever their number.
+        """The results of one task per chunk, in order. Only a few tasks are in flight at a time.
 
-        Who comes later queues behind: the first client's upload can be summed while the others are encrypted.
+        Concurrent callers take turns: the first client's upload can be summed while the others are encrypted.
         """
         waiting: deque[Future[memoryview]] = deque()
         with self._submitting:
@@ -83,7 +83,7 @@ class Pool:
             yield waiting.popleft().result()
 
     def new_sum(self, owner: object) -> int:
-        """An id for sums kept by the workers, forgotten when their owner is."""
+        """An id for sums kept by the workers; they are dropped when `owner` is garbage-collected."""
         sum_id = next(self._ids)
         weakref.finalize(owner, self._drop, sum_id)
         return sum_id
@@ -99,7 +99,7 @@ class Pool:
             return self._started
 
     def close(self) -> None:
-        """End the workers; work that waits is dropped."""
+        """End the workers; queued work is cancelled."""
         with self._lock:
             started, self._started = self._started, []
         for worker in started:
@@ -107,29 +107,29 @@ class Pool:
 
 
 class SecretPool(Pool):
-    """The clients' pool: its workers also take keys, encrypt and decrypt."""
+    """The clients' pool: its workers take keys, encrypt and decrypt."""
 
     kind = "secrets"
 
     def __init__(self, workers: int = 0) -> None:
         super().__init__(workers)
-        self._known: deque[bytes] = deque(maxlen=KEPT)  # the keys that every worker has
+        self._known: deque[bytes] = deque(maxlen=KEPT)  # ids of the keys that every worker holds
         self._turns = itertools.count()
 
     def submit(self, index: int, operation: str, arguments: Sequence[Any], data: Buffer) -> Future[memoryview]:  # noqa: ARG002
-        """Ask for work of whoever's turn it is: the first chunk of ten clients is work for ten workers, not for one."""
+        """Submit work to each worker in turn, so that ten clients' first chunks go to ten workers, not to one."""
         return super().submit(next(self._turns), operation, arguments, data)
 
     def know(self, key_id: bytes, profile: str, key: bytes) -> None:
-        """Give every worker a secret key, once; the oldest of more than a few is forgotten."""
+        """Give every worker a secret key, once; only the newest few are kept."""
         workers = self._running()
         with self._lock:
             if key_id in self._known:
                 return
             self._known.append(key_id)
-            # In the lock: whoever comes second may only queue work behind the key.
-            asked = [worker.submit("key", (profile,), key) for worker in workers]
-        for future in asked:
+            # Under the lock: a second caller's work must queue behind the key.
+            futures = [worker.submit("key", (profile,), key) for worker in workers]
+        for future in futures:
             future.result()
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class _Worker:
         with tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:  # noqa: S108, PTH112
             file.truncate(ARENA)
             self._bytes = np.frombuffer(mmap.mmap(file.fileno(), ARENA), np.uint8)
-            # -P: nothing is imported from the working folder into a process that may hold a key
+            # -P: a process that may hold a key imports nothing from the working folder
             command = [sys.executable, "-P", "-m", "paraaegis.crypto.worker", kind, str(file.fileno()), str(ARENA)]
             self._process = subprocess.Popen(  # noqa: S603 — our own module
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file.fileno()]
@@ -174,15 +174,15 @@ class _Worker:
     def _ask(self, operation: str, arguments: Sequence[Any], data: Buffer) -> memoryview:
         view = memoryview(data).cast("B")
         if view.nbytes > ARENA:
-            raise CryptoError(f"a chunk of {view.nbytes} bytes is larger than any that this program makes")
-        self._bytes[: view.nbytes] = np.frombuffer(view, np.uint8)  # by numpy, which lets other threads run
+            raise CryptoError(f"a chunk must have at most {ARENA} bytes, got {view.nbytes}")
+        self._bytes[: view.nbytes] = np.frombuffer(view, np.uint8)  # numpy releases the GIL while it copies
         try:
             write_frame(_pipe(self._process.stdin), [operation, arguments, view.nbytes])
             reply = read_frame(_pipe(self._process.stdout))
         except (OSError, msgspec.DecodeError):
             reply = None
         if reply is None:
-            raise CryptoError("an encryption worker ended unexpectedly; was it killed, or is memory short?")
+            raise CryptoError("an encryption worker ended unexpectedly; it may have been killed or run out of memory")
         error, size = reply
         if error:
             raise CryptoError(error)

@@ -1,12 +1,12 @@
-"""Keys that only move on: whoever steals what a client holds now cannot open what came before.
+"""A one-way key ratchet: whoever steals a client's current keys cannot open earlier rounds.
 
-    root n ──▶ root n + 1 ──▶ …                     a step per run; the roots are in the key folder
-       └──▶ round 1 ──▶ round 2 ──▶ …               a step per round; these are in the run's state
-               └──▶ attempt 0 ──▶ attempt 1 ──▶ …   a step per attempt
+    root n ──▶ root n + 1 ──▶ …                     one step per run; roots are kept in the key folder
+       └──▶ round 1 ──▶ round 2 ──▶ …               one step per round; kept in the run's state
+               └──▶ attempt 0 ──▶ attempt 1 ──▶ …   one step per attempt
 
-Each arrow is HKDF-SHA256 and cannot be followed back. What a client no longer needs is erased: a root when its run
-begins, a round when its outcome is applied. All keys of a round (order of the vote, CKKS, MAC, sealing) derive from the
-key of its attempt. A client that was away moves on by itself, to where the others are.
+Each arrow is HKDF-SHA256 and cannot be inverted. A client erases keys it no longer needs: a root when its run begins,
+a round's keys when its outcome is applied. All keys of a round (order of the vote, CKKS, MAC, sealing) derive from the
+key of its attempt. A client that missed some rounds catches up by itself.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Self
 from paraaegis.crypto.kdf import KEY_BYTES, derive
 from paraaegis.errors import ProtocolError
 
-MOST_STEPS = 200_000  # that a client takes at once: two seconds of work, and more than any run needs
+MOST_STEPS = 200_000  # taken at once: two seconds of work, and more than any run needs
 
 
 @dataclass(frozen=True)
 class Root:
-    """Where the keys of the next run come from. `line` names the roots that follow from each other; it is public."""
+    """The secret from which the next run's keys derive. `line` identifies one sequence of roots; it is public."""
 
     secret: bytes = field(repr=False)
     line: bytes
@@ -31,11 +31,11 @@ class Root:
 
     @classmethod
     def new(cls) -> Self:
-        """The first of a new line."""
+        """The first root of a new line."""
         return cls(secrets.token_bytes(KEY_BYTES), secrets.token_bytes(16))
 
     def forward(self, index: int) -> Root:
-        """The root of this index, which must not lie behind."""
+        """The root with this index, which must not be lower than the current one."""
         _check_steps(index - self.index, f"keys of run {index}", f"run {self.index}")
         secret = self.secret
         for _ in range(index - self.index):
@@ -43,13 +43,13 @@ class Root:
         return Root(secret, self.line, index)
 
     def begin(self, run: str) -> Ratchet:
-        """The keys of a run, before its first round."""
+        """The keys of a run, at its first round."""
         return Ratchet.of_round(1, derive(self.secret, "run", run))
 
 
 @dataclass(frozen=True)
 class Ratchet:
-    """A client's keys in a run: that of one attempt of a round, and what the next round's follow from."""
+    """A client's keys in a run: `step` for one attempt of a round, and `ahead` to derive the next round's."""
 
     number: int
     attempt: int
@@ -58,38 +58,38 @@ class Ratchet:
 
     @classmethod
     def of_round(cls, number: int, secret: bytes) -> Ratchet:
-        """The first attempt of a round."""
+        """The keys of a round's first attempt."""
         return cls(number, 0, derive(secret, "attempt"), derive(secret, "next round"))
 
     def at(self, number: int, attempt: int) -> Ratchet:
-        """The keys of this round and attempt; refused if they are erased."""
+        """The keys of this round and attempt; refused if they have been erased."""
         if (number, attempt) < (self.number, self.attempt):
             raise ProtocolError(
-                f"the keys of round {number}, attempt {attempt} are erased; those of round {self.number}, attempt "
-                f"{self.attempt} and later ones are left"
+                f"the keys of round {number}, attempt {attempt} have been erased; only those from round {self.number}, "
+                f"attempt {self.attempt} on are left"
             )
         _check_steps(number - self.number, f"keys of round {number}", f"round {self.number}")
-        found = self
-        while found.number < number:
-            found = Ratchet.of_round(found.number + 1, found.ahead)
-        _check_steps(attempt - found.attempt, f"keys of attempt {attempt}", f"attempt {found.attempt}")
-        step = found.step
-        for _ in range(attempt - found.attempt):
+        ratchet = self
+        while ratchet.number < number:
+            ratchet = Ratchet.of_round(ratchet.number + 1, ratchet.ahead)
+        _check_steps(attempt - ratchet.attempt, f"keys of attempt {attempt}", f"attempt {ratchet.attempt}")
+        step = ratchet.step
+        for _ in range(attempt - ratchet.attempt):
             step = derive(step, "next attempt")
-        return Ratchet(number, attempt, step, found.ahead)
+        return Ratchet(number, attempt, step, ratchet.ahead)
 
     def encoded(self) -> str:
-        """As text, for `decoded`."""
+        """These keys as text, for `decoded`."""
         return f"{self.number} {self.attempt} {self.step.hex()} {self.ahead.hex()}"
 
     @classmethod
     def decoded(cls, text: str) -> Ratchet:
-        """The keys that `encoded` wrote; a ValueError if it did not."""
+        """The keys from text written by `encoded`; raises ValueError for any other text."""
         number, attempt, step, ahead = text.split(" ")
-        found = cls(int(number), int(attempt), bytes.fromhex(step), bytes.fromhex(ahead))
-        if not (found.number >= 1 and found.attempt >= 0 and len(found.step) == len(found.ahead) == KEY_BYTES):
+        ratchet = cls(int(number), int(attempt), bytes.fromhex(step), bytes.fromhex(ahead))
+        if not (ratchet.number >= 1 and ratchet.attempt >= 0 and len(ratchet.step) == len(ratchet.ahead) == KEY_BYTES):
             raise ValueError("not the keys of a round")
-        return found
+        return ratchet
 
 
 def _check_steps(count: int, wanted: str, held: str) -> None:

@@ -1,15 +1,15 @@
-"""Bytes sealed from one client to another, to be carried by a server that must neither read nor change them.
+"""Messages sealed by one client for another, relayed by a server that must neither read nor change them.
 
     ephemeral DH ‖ static DH [‖ one-time DH] → HKDF-SHA256 (group; the public keys, context) → ChaCha20-Poly1305
 
 The ephemeral key is fresh for each message. The static part comes from the long-term keys of sender and receiver, so
-only these two can make or open the message: the receiver knows who sent it. `once` is a pair that the receiver made for
-one message: once its private half is erased nobody can open the message, not even with both long-term keys. `group`, a
-secret of all clients, keeps out whoever has a client's long-term key but not the federation's secrets. `context` names
-what the message is for; it opens in the same context only.
+only these two can make or open the message: the receiver knows who sent it. `once` is a key pair that the receiver made
+for one message: once its private key is erased nobody can open the message, not even with both long-term keys. `group`,
+a secret of all clients, keeps out anyone with a client's long-term key but not the federation's secrets. `context`
+names the message's purpose; it opens only in the same context.
 
-HPKE (RFC 9180) with a post-quantum hybrid would replace the ephemeral part only: the library's has no authentication of
-the sender, which the static part is for.
+HPKE (RFC 9180) with a post-quantum hybrid could replace only the ephemeral part: the library's HPKE does not
+authenticate the sender, which is what the static part is for.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def new_pair() -> tuple[bytes, bytes]:
 
 
 def public_of(private: bytes) -> bytes:
-    """The public key of a private one."""
+    """The public key of a private key."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def agree(private: bytes, public: bytes) -> bytes:
-    """The secret of two keys, which only their owners can compute (X25519)."""
+    """The X25519 secret of two keys, which only their owners can compute."""
     try:
         return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
@@ -49,9 +49,9 @@ def agree(private: bytes, public: bytes) -> bytes:
 def seal(
     sender: bytes, receiver: bytes, plaintext: bytes, context: bytes, *, group: bytes = b"", once: bytes = b""
 ) -> bytes:
-    """Seal `plaintext` from the private key `sender` to the public key `receiver`; 48 bytes longer.
+    """Seal `plaintext` from the private key `sender` to the public key `receiver`; the result is 48 bytes longer.
 
-    `once`: also to this one-time public key.
+    `once`: a one-time public key that it is also sealed to.
     """
     ephemeral, public = new_pair()
     secret = agree(ephemeral, receiver) + agree(sender, receiver) + (agree(ephemeral, once) if once else b"")
@@ -62,7 +62,7 @@ def seal(
 def unseal(
     receiver: bytes, sender: bytes, sealed: bytes, context: bytes, *, group: bytes = b"", once: bytes = b""
 ) -> bytes:
-    """Open with the private key `receiver` what the owner of the key `sender` sealed; one error for all faults.
+    """Open, with the private key `receiver`, what the owner of public key `sender` sealed. One error for every fault.
 
     `once`: the private key of the one-time pair that it was also sealed to.
     """
@@ -77,5 +77,5 @@ def unseal(
 
 
 def _cipher(secret: bytes, group: bytes, info: bytes) -> ChaCha20Poly1305:
-    # The purpose and the four keys in `info` have a fixed length, so its parts cannot run into each other.
+    # The purpose and the four keys in `info` have fixed lengths, so its encoding is unambiguous.
     return ChaCha20Poly1305(HKDF(algorithm=SHA256(), length=32, salt=group, info=info).derive(secret))

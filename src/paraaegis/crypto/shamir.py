@@ -1,8 +1,8 @@
-"""Shamir shares over the integers modulo the prime q = 2^31 − 1, one secret to a polynomial.
+"""Shamir shares over the integers modulo the prime q = 2^31 − 1, one secret per polynomial.
 
-A polynomial of degree quorum − 1 has the secret as its value at 0; holder j has its value at j + 1. Fewer shares than
-the quorum are uniform and say nothing, whatever the secret: several small secrets in one polynomial would not be safe.
-Shares are linear: the sum of shares is a share of the sum, so clients add what they hold before they answer.
+A polynomial of degree quorum − 1 takes the secret as its value at 0; holder j gets its value at j + 1. Fewer shares
+than the quorum are uniform and reveal nothing; packing several small secrets into one polynomial would not be safe.
+Shares are linear: the sum of shares is a share of the sum, so clients add the shares they hold before they reply.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Q = 2**31 - 1
 
 
 def share(secrets: NDArray[np.int64], holders: int, quorum: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Share `secrets` (integers, taken mod q) so that `quorum` of the `holders` rebuild them: row j is for holder j.
+    """Share `secrets` (integers, taken mod q) so that any `quorum` of `holders` rebuild them: row j is for holder j.
 
-    `rng` must be cryptographic where the secrets matter. The first quorum − 1 rows are its uniform draws as they come;
-    the polynomials through them and the secrets give the other rows.
+    `rng` must be cryptographic if the secrets matter. The first quorum − 1 rows are its uniform draws; the polynomials
+    through these and the secrets give the other rows.
     """
     if not 2 <= quorum <= holders:
-        raise CryptoError(f"shares need a quorum of 2 or more, up to all {holders} holders, got {quorum}")
+        raise CryptoError(f"shares need a quorum of 2 or more and at most the {holders} holders, got {quorum}")
     known = np.empty((quorum, secrets.size), dtype=np.int64)
     known[0] = secrets % Q
     known[1:] = rng.integers(0, Q, size=(quorum - 1, secrets.size))
@@ -35,34 +35,34 @@ def share(secrets: NDArray[np.int64], holders: int, quorum: int, rng: np.random.
 
 
 def rebuild(shares: Mapping[int, NDArray[np.int64]], quorum: int) -> NDArray[np.int64]:
-    """The secrets, centred, from the shares of at least `quorum` holders, by row number.
+    """Rebuild the secrets, centred, from the shares of at least `quorum` holders, by row number.
 
-    Shares beyond the quorum must lie on the same polynomials, else one is wrong and all are refused.
+    Shares beyond the quorum must lie on the same polynomials; otherwise at least one is wrong and all are refused.
     """
     holders = sorted(shares)
     if len(holders) < quorum:
         raise CryptoError(f"{quorum} shares are needed to rebuild, got {len(holders)}")
     if len({shares[holder].shape for holder in holders}) > 1:
-        raise CryptoError(f"shares must have one length, got {[shares[holder].shape for holder in holders]}")
+        raise CryptoError(f"shares must all have one length, got {[shares[holder].shape for holder in holders]}")
     rows = np.stack([shares[holder] for holder in holders]).astype(np.int64) % Q
     points = tuple(holder + 1 for holder in holders)
-    found = _interpolate(points[:quorum], (0, *points[quorum:]), rows[:quorum])
-    if not np.array_equal(found[1:], rows[quorum:]):
+    values = _interpolate(points[:quorum], (0, *points[quorum:]), rows[:quorum])
+    if not np.array_equal(values[1:], rows[quorum:]):
         raise CryptoError(f"the shares of holders {holders} contradict each other; at least one is wrong")
-    return centre(found[0])
+    return centre(values[0])
 
 
 def centre(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the residues of `values` modulo q nearest to zero, in (−q/2, q/2)."""
+    """Return the residue of each value modulo q that is nearest to zero, in (−q/2, q/2)."""
     return (values + Q // 2) % Q - Q // 2
 
 
 def _interpolate(points: tuple[int, ...], targets: tuple[int, ...], values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return, at `targets`, the polynomials with `values` (points × columns, in [0, q)) at `points`."""
+    """Evaluate, at `targets`, the polynomials that take `values` (points × columns, in [0, q)) at `points`."""
     weights = _lagrange(points, targets)
     result = np.zeros((len(targets), values.shape[1]), dtype=np.int64)
     for column, row in zip(weights.T, values, strict=True):
-        result += np.outer(column, row)  # below 2^62, plus what is left of the sum so far, below 2^31
+        result += np.outer(column, row)  # below 2^62, added to a reduced sum below 2^31
         result %= Q
     return result
 

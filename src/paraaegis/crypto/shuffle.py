@@ -1,7 +1,7 @@
-"""The secret order of a round: a permutation that all clients draw alike and the server cannot.
+"""The secret order of a round: a permutation that every client can compute and the server cannot.
 
-Everything that the server sees of positions is in this order. It is the paper's "encrypted indices, counted as
-unique ciphertexts": equal indices meet at equal positions, at one bit an index.
+The server sees positions only in this order. It stands for the paper's "encrypted indices, counted as unique
+ciphertexts": equal indices map to equal positions, at one bit per index.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from paraaegis.crypto.kdf import derive, tag
 from paraaegis.crypto.streams import keystream
 from paraaegis.types import Order
 
-_MOST_INDEX_BITS = 26  # beyond 67 million values the random part would get too short
-_SAMPLED = 4096  # entries of an order that enter its fingerprint
+_MOST_INDEX_BITS = 26  # beyond 67 million values the random part would be too short
+_SAMPLED = 4096  # entries of an order that its fingerprint covers
 
 
 def secret_order(step: bytes, length: int) -> Order:
-    """order[position] = parameter index, by the key of one round and attempt.
+    """order[position] = parameter index, from the key of one round and attempt.
 
-    Each index draws a random number and they are sorted by it: a third of a shuffle's time, and the same on every
-    machine. Number and index share a word; of d = 11 million, some 60 pairs draw equal numbers and keep their order.
+    Indices are sorted by a random number drawn for each, which takes a third of a shuffle's time and gives the same
+    result on every machine. Number and index share a word; among d = 11 million, some 60 pairs draw equal numbers and
+    keep their order.
     """
     draw = keystream(derive(step, "order"))
     numbers = np.frombuffer(draw(8 * length), dtype="<u8")
@@ -39,14 +40,14 @@ def secret_order(step: bytes, length: int) -> Order:
 
 
 def fingerprint(step: bytes, order: Order | None, view: bytes) -> str:
-    """A keyed fingerprint of the order (where one was drawn) and of what its client believes, as hex.
+    """A keyed fingerprint, as hex, of the order (if one was drawn) and of the client's view of the round.
 
-    Equal at every client that may be mixed with this one; without the key it tells nothing of either.
+    Clients whose values may be aggregated have equal fingerprints; without the key it reveals nothing about either.
     """
     sample = b"" if order is None else order[:: max(1, order.size // _SAMPLED)].tobytes()
     return tag(derive(step, "fingerprint"), sample, view).hex()
 
 
 def digest(array: NDArray[Any]) -> bytes:
-    """A 32-byte digest of exact bits, as of a model."""
+    """A 32-byte digest of an array's exact bits, for example a model's."""
     return hashlib.sha256(np.ascontiguousarray(array).data).digest()

@@ -1,4 +1,4 @@
-"""AES-counter streams: bytes that all who hold a key draw alike, and generators for noise and secrets."""
+"""AES-counter streams: the same bytes for everyone who holds the key, and generators for noise and secrets."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from randomgen import AESCounter
 
 
 def keystream(key: bytes) -> Callable[[int], bytes]:
-    """The next so many bytes of standard AES-256-CTR under a 32-byte key: the same with any version of any library."""
+    """A function that returns the next `size` bytes of standard AES-256-CTR under a 32-byte key.
+
+    The bytes do not depend on the version of any library.
+    """
     cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     return lambda size: cipher.update(bytes(size))
 
 
 def keyed(key: bytes) -> np.random.Generator:
-    """The generator of a 16-byte key: the same draws wherever the key is the same."""
+    """A generator under a 16-byte key: the same key gives the same draws."""
     if len(key) != 16:
         raise ValueError(f"an AES-counter key has 16 bytes, got {len(key)}")
-    # `key=` sets the cipher's key as it is; `seed=` would pass it through a generator that is not cryptographic.
+    # `key=` sets the cipher's key directly; `seed=` would pass it through a generator that is not cryptographic.
     return np.random.Generator(AESCounter(key=int.from_bytes(key, "little")))
 
 
 def branches(rng: np.random.Generator) -> Callable[[int], np.random.Generator]:
-    """Generators by number that share no draw, all keyed by the next 16 bytes of `rng`; for work in several threads."""
+    """Generators by number whose streams do not overlap, keyed by the next 16 bytes of `rng`; for use in threads."""
     trunk = AESCounter(key=int.from_bytes(rng.bytes(16), "little"))
     return lambda index: np.random.Generator(trunk.jumped(index))  # a jump is 2^64 blocks
 
 
 def system() -> np.random.Generator:
-    """A fresh generator that nobody can replay, for noise that protects someone."""
+    """A generator seeded by the system, which nobody can replay; for noise in deployment."""
     return keyed(secrets.token_bytes(16))

@@ -1,7 +1,7 @@
-"""One worker process of the pool: does chunk work on request, ends when its standard input ends.
+"""One worker process of the pool: works on chunks on request and ends when its standard input ends.
 
-A request is a length and a msgpack array [operation, arguments, bytes in the arena]; the reply has the same form. Bulk
-bytes lie in the arena, a piece of memory shared with the parent: what comes in at its start, what goes out as well.
+A request is a length and a msgpack array [operation, arguments, bytes in the arena]; the reply is a length and an array
+[error, bytes in the arena]. Bulk bytes are passed at the start of the arena, memory shared with the parent.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ class Sums:
     def merge(
         self, data: Buffer, sum_id: int, name: str, index: int, count: int, key_id: bytes, subtract: bool
     ) -> bytes:
-        """Add a chunk to a sum, or take it back."""
+        """Add a chunk to a sum or subtract it."""
         self._sums.setdefault(sum_id, ChunkSums(profile(name))).merge(index, data, count, key_id, subtract)
         return b""
 
     def close(self, data: Buffer, sum_id: int, index: int, count: int, key_id: bytes) -> bytes:  # noqa: ARG002
-        """Close one chunk of a sum."""
+        """Return one chunk of a sum and free it."""
         return self._sums[sum_id].close(index, count, key_id)
 
     def drop(self, data: Buffer, sum_id: int) -> bytes:  # noqa: ARG002
-        """Forget a sum."""
+        """Drop a sum."""
         self._sums.pop(sum_id, None)
         return b""
 
 
-KEPT = 4  # keys: each round has its own, and rounds overlap by one
+KEPT = 4  # keys: each round has its own, and consecutive rounds overlap
 
 
 class Secrets:
@@ -54,7 +54,7 @@ class Secrets:
         self._secrets: dict[bytes, ChunkSecret] = {}
 
     def key(self, data: Buffer, name: str) -> bytes:
-        """Take up a secret key."""
+        """Load a secret key; beyond KEPT keys, the oldest is dropped."""
         secret = ChunkSecret(profile(name), bytes(data))
         self._secrets[secret.id] = secret
         if len(self._secrets) > KEPT:
@@ -89,19 +89,19 @@ def read_frame(stream: BinaryIO) -> Any:
 
 
 def serve(kind: str, descriptor: int, size: int) -> None:
-    """Answer requests of one kind until there are no more."""
+    """Serve requests of one kind until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    bench, arena = BENCHES[kind](), mmap.mmap(descriptor, size)
+    handler, arena = BENCHES[kind](), mmap.mmap(descriptor, size)
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     while (request := read_frame(requests)) is not None:
         operation, arguments, count = request
         try:
-            result = getattr(bench, operation)(arena[:count], *arguments)
+            result = getattr(handler, operation)(arena[:count], *arguments)
             arena[: len(result)] = result
             reply = ["", len(result)]
         except CryptoError as error:
             reply = [str(error), 0]
-        except Exception as error:  # the parent must hear of it, whatever it is
+        except Exception as error:  # whatever it is, the parent must be told
             reply = [f"worker failed in {operation}: {type(error).__name__}: {error}", 0]
         write_frame(replies, reply)
 
@@ -109,5 +109,5 @@ def serve(kind: str, descriptor: int, size: int) -> None:
 if __name__ == "__main__":
     try:
         serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-    except BrokenPipeError:  # the parent was killed: nobody is left to hear of it
+    except BrokenPipeError:  # the parent was killed: nobody is left to reply to
         os._exit(0)  # without flushing the pipe once more

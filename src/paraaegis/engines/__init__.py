@@ -1,1 +1,1 @@
-"""Carriers of messages between the two halves of the protocol."""
+"""Transports that carry messages between the protocol's server and clients."""

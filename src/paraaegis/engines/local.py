@@ -1,4 +1,4 @@
-"""All clients in one process: messages go to threads, states stay in memory."""
+"""All clients in one process: each message is handled in a thread, and states stay in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paraaegis.protocol.state import ClientState, RoundRecord, ServerState
 
 
 class LocalEngine:
-    """Runs silos in threads. Their results do not depend on how the threads are scheduled."""
+    """Runs clients in threads. Results do not depend on how the threads are scheduled."""
 
     def __init__(
         self, clients: Mapping[str, ClientContext], states: Mapping[str, ClientState] | None = None, workers: int = 0
@@ -28,7 +28,7 @@ class LocalEngine:
     def run(
         self, server: RoundServer, on_record: Callable[[RoundRecord], None], on_state: Callable[[ServerState], None]
     ) -> None:
-        """Carry out a run, or what is left of it."""
+        """Carry out a run, or the rest of a resumed one."""
         with ThreadPoolExecutor(self.workers, thread_name_prefix="client") as pool:
             try:
                 drive(serve(server), lambda exchange: self._carry(pool, exchange), on_record, on_state)
@@ -37,12 +37,12 @@ class LocalEngine:
                 raise
 
     def _carry(self, pool: ThreadPoolExecutor, exchange: Exchange) -> Iterator[Reply]:
-        """Replies in the order in which they are ready. An error of a client is an error of the run."""
-        asked: dict[Future[Frames], str] = {
+        """Yield replies as they become ready. A client's error fails the run."""
+        futures: dict[Future[Frames], str] = {
             pool.submit(self._answer, name, frames): name for name, frames in exchange.messages.items()
         }
-        for future in as_completed(list(asked)):
-            yield Reply(asked.pop(future), future.result())
+        for future in as_completed(list(futures)):
+            yield Reply(futures.pop(future), future.result())
 
     def _answer(self, name: str, frames: Frames) -> Frames:
         def keep(state: ClientState) -> None:

@@ -1,7 +1,7 @@
-"""Large replies wait on disk, not in memory, until the server has time for them.
+"""Spool large replies to disk, instead of memory, until the server is ready for them.
 
-A reply enters the sum only once it lies here whole, and is then read chunk by chunk; a client that dies while it sends
-leaves no trace. The file has no name: it is gone when its last reader is.
+A reply enters the sum only once it is here completely, and is then read chunk by chunk; a client that dies while
+sending leaves no trace. The file has no name: it disappears with its last reader.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LARGE = 16_000_000  # bytes; smaller replies stay in memory
 
 
 def spooled(frames: Frames) -> Frames:
-    """The same frames, as views of a file where they are large."""
+    """The same frames; if they are large, as views of a file."""
     sizes = [memoryview(frame).nbytes for frame in frames]
     if sum(sizes) < LARGE:
         return frames
@@ -29,7 +29,7 @@ def spooled(frames: Frames) -> Frames:
 
 
 def views(file: IO[bytes], sizes: Sequence[int], start: int = 0) -> Frames:
-    """Frames that lie in a file one after the other, read when they are looked at."""
+    """Views of consecutive frames in a file, read on access."""
     view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[start:]
     ends = accumulate(sizes)
     return tuple(view[end - size : end] for size, end in zip(sizes, ends, strict=True))

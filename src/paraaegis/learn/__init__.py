@@ -1,1 +1,1 @@
-"""Data, models and local training. torch lives here, and only here."""
+"""Data, models and local training. Only this package imports torch."""

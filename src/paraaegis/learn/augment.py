@@ -1,9 +1,9 @@
-"""Random crops and flips of a whole batch, in one resampling."""
+"""Random crops and flips of a whole batch, in one resampling step."""
 
 from __future__ import annotations
 
 import numpy as np
-import torch.nn.functional as F  # noqa: N812 — torch's own custom
+import torch.nn.functional as F  # noqa: N812 — torch's own convention
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -12,13 +12,13 @@ RATIO = (3 / 4, 4 / 3)  # width to height of a crop
 
 
 def resample(images: Tensor, crops: Tensor) -> Tensor:
-    """Crop and flip images (n, c, h, w) as `draw_crops` drew it, and bring each crop back to their size."""
+    """Crop and flip images (n, c, h, w) by the matrices of `draw_crops`; each crop is resized to the original size."""
     grid = F.affine_grid(crops, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
 def draw_crops(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Draw one 2×3 matrix an image, from output to input coordinates, both in -1..1."""
+    """Draw one 2×3 matrix per image, from output to input coordinates, both in -1..1."""
     area, ratio, across, down, flip = rng.random((5, count))
     area = AREA[0] + area * (AREA[1] - AREA[0])
     ratio = np.exp(np.log(RATIO[0]) + ratio * np.log(RATIO[1] / RATIO[0]))

@@ -1,4 +1,4 @@
-"""CIFAR-10 from its Python batches, which are pickles and therefore read with care."""
+"""CIFAR-10 from its Python batches, which are pickles and are therefore read with a restricted unpickler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GET = "cifar-10-python.tar.gz from www.cs.toronto.edu/~kriz/cifar.html, unpacked
 TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST = ("test_batch",)
 
-# A pickle may call whatever it can name. These files need to build arrays and nothing else.
+# A pickle can call anything it can name. These files only need to build arrays.
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
 _ADMITTED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): np.ndarray,
@@ -44,9 +44,9 @@ def _read_batch(path: Path) -> tuple[Images, Labels]:
     batch = _unpickle(path)
     data, labels = (batch.get(b"data"), batch.get(b"labels")) if isinstance(batch, dict) else (None, None)
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
-        raise DataError(f"{path} holds no uint8 images of 3072 bytes under 'data'")
+        raise DataError(f"{path} has no uint8 images of 3072 bytes under 'data'")
     if not isinstance(labels, list) or len(labels) != len(data) or not all(type(x) is int for x in labels):
-        raise DataError(f"{path} holds no {len(data)} whole numbers under 'labels'")
+        raise DataError(f"{path} should have {len(data)} integers under 'labels' and does not")
     planes = data.reshape(-1, 3, 32, 32)
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), np.array(labels, dtype=np.int64)
 
@@ -65,4 +65,4 @@ def _unpickle(path: Path) -> object:
         with path.open("rb") as file:
             return _ArraysOnly(file, encoding="bytes").load()
     except Exception as error:  # a damaged pickle raises almost anything
-        raise DataError(f"{path} is no CIFAR-10 batch: {error}") from error
+        raise DataError(f"{path} is not a CIFAR-10 batch: {error}") from error

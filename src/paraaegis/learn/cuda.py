@@ -1,7 +1,7 @@
-"""Local training on CUDA: each step is one captured graph, each client has a stream of its own.
+"""Local training on CUDA: each step is one captured graph, and each client has its own stream.
 
-A step of ResNet-18 is 365 small kernels. Launched one by one they leave the GPU waiting for Python; replayed
-as a graph, with the graphs of several clients side by side, they fill it.
+A step of ResNet-18 is 365 small kernels. Launched one by one, they leave the GPU waiting for Python; replayed
+as a graph, with several clients' graphs running concurrently, they keep it busy.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from paraaegis.learn.train import TorchLearner, shuffled
 from paraaegis.learn.vector import check_length, floats
 from paraaegis.types import Arrays, Metrics, Vector
 
-WARM_UP = 3  # steps before a capture: libraries choose their kernels and take their memory in the first ones
-AHEAD = 16  # steps of a client that wait for the GPU: enough to keep it busy
+WARM_UP = 3  # steps before a capture: in the first ones libraries choose kernels and allocate memory
+AHEAD = 16  # steps of a client queued for the GPU: enough to keep it busy
 
 _capturing = threading.Lock()  # torch captures one graph at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step on a batch of one size: the tensors that it reads, and the graph of it if it was captured."""
+    """A step for one batch size: its input tensors, and its graph if it was captured."""
 
     rows: Tensor  # (size,)
     crops: Tensor  # (size, 2, 3), or (size, 0) without augmentation
@@ -40,10 +40,10 @@ class Step:
 class CudaLearner(TorchLearner):
     """A `TorchLearner` for CUDA, in bfloat16 where that is safe; the weights themselves stay float32.
 
-    Learners train at the same time if each is called from a thread of its own. Each captures its graphs when
-    it is built; build all before any of them trains, since torch has 32 streams and then shares them.
+    Learners train concurrently if each is called from its own thread. Each captures its graphs when it is built.
+    Build all of them before any trains: torch hands out only 32 streams before it reuses them.
 
-    Elsewhere than on CUDA the same steps run one by one in float32, for tests.
+    Without CUDA the same steps run one by one in float32, for tests.
     """
 
     precision: ClassVar[torch.dtype] = torch.bfloat16
@@ -64,7 +64,7 @@ class CudaLearner(TorchLearner):
         sizes = {len(rows) for rows in shuffled(self.samples, self._batch, 1, np.random.default_rng(0))}
         steps = [self._blank(size) for size in sorted(sizes, reverse=True)]
         if cuda:
-            torch.cuda.synchronize(self._device)  # all of the above ran on another stream
+            torch.cuda.synchronize(self._device)  # everything above ran on another stream
             steps = self._capture(steps)
         self._steps = {len(step.rows): step for step in steps}
 
@@ -82,7 +82,7 @@ class CudaLearner(TorchLearner):
             return self._read(), {"loss": self._loss.item() / len(rows)}
 
     def evaluate(self, weights: Vector) -> Metrics:
-        """Measure `accuracy` (0..1) and mean `loss` on the test set; nothing where there is none."""
+        """Measure `accuracy` (0..1) and mean `loss` on the test set; empty if there is none."""
         with self._own_stream():
             return super().evaluate(weights)
 
@@ -92,7 +92,7 @@ class CudaLearner(TorchLearner):
             return super().state()
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up a state that `state` returned; refused whole if it does not fit."""
+        """Load a state that `state` returned; nothing is loaded if it does not fit."""
         with self._own_stream():
             super().load(state)
 
@@ -100,7 +100,7 @@ class CudaLearner(TorchLearner):
         return torch.cuda.stream(self._stream)
 
     def _blank(self, size: int) -> Step:
-        """Lay out the inputs of a step. Crops of zero would show every image's centre."""
+        """Allocate the inputs of a step. All-zero crops show each image's centre."""
         crops = torch.zeros((size, 2, 3) if self._augment else (size, 0), device=self._device)
         return Step(torch.arange(size, device=self._device), crops, None)
 
@@ -113,17 +113,17 @@ class CudaLearner(TorchLearner):
             self._learn(step)
         else:
             mark = next(self._marks)
-            mark.synchronize()  # that of the step AHEAD before: asleep, where a full launch queue keeps a core busy
+            mark.synchronize()  # of the step AHEAD steps ago: this sleeps; a full launch queue would keep a core busy
             step.graph.replay()
             mark.record(self._stream)
 
     def _learn(self, step: Step) -> None:
-        """Train on what lies in the step's tensors. This is what a graph holds, so nothing here may ask the GPU."""
+        """Train on the step's tensors. A graph captures this code, so nothing in it may wait for the GPU."""
         self._loss += self._step(step.rows, step.crops) * len(step.rows)
 
     def _capture(self, blanks: list[Step]) -> list[Step]:
-        """Capture a graph a batch size, and leave the learner as it was."""
-        pool = torch.cuda.graph_pool_handle()  # one for all of them: they never run at the same time
+        """Capture one graph per batch size, then restore the learner's state."""
+        pool = torch.cuda.graph_pool_handle()  # shared by all of them, since they never run at the same time
         with _capturing, self._own_stream():
             before = super().state()
             steps = [Step(blank.rows, blank.crops, self._graph(blank, pool)) for blank in blanks]
@@ -135,9 +135,9 @@ class CudaLearner(TorchLearner):
 
     def _graph(self, step: Step, pool: Any) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        with _algorithms_tried(len(step.rows) == self._batch):  # seconds, which a rest is not worth
+        with _cudnn_benchmark(len(step.rows) == self._batch):  # takes seconds, so not for a smaller last batch
             self._model.train()
-            self._allow_capture(False)  # or torch warns of the steps that are not captured
+            self._allow_capture(False)  # otherwise torch warns about the steps that are not captured
             for _ in range(WARM_UP):
                 self._learn(step)
             self._allow_capture(True)
@@ -147,7 +147,7 @@ class CudaLearner(TorchLearner):
 
     def _allow_capture(self, allowed: bool) -> None:
         for group in self._optimizer.param_groups:
-            group["capturable"] = allowed  # Adam asks for it; being fused, it computes the same either way
+            group["capturable"] = allowed  # Adam requires it; the fused kernel computes the same either way
 
     def _logits(self, images: Tensor) -> Tensor:
         images = images.to(self._dtype, memory_format=torch.channels_last)
@@ -163,7 +163,7 @@ class CudaLearner(TorchLearner):
 
     @torch.no_grad()
     def _read(self) -> Vector:
-        """Wait for the stream, and copy the model."""
+        """Wait for the stream and copy the model."""
         torch._foreach_copy_(self._parts, self._tensors)
         self._host.copy_(self._flat, non_blocking=True)
         if self._stream is not None:
@@ -182,17 +182,17 @@ class CudaLearner(TorchLearner):
 
 
 def take_turns(learners: Iterable[CudaLearner], most: int) -> None:
-    """Let at most so many of them train at a time."""
+    """Let at most `most` learners train at a time."""
     turns = threading.BoundedSemaphore(most)
     for learner in learners:
         learner.turns = turns
 
 
 @contextmanager
-def _algorithms_tried(wanted: bool) -> Iterator[None]:
-    """Let cuDNN time its algorithms when it meets a new shape and keep the fastest, rather than guess."""
+def _cudnn_benchmark(enabled: bool) -> Iterator[None]:
+    """Let cuDNN time its algorithms on each new shape and keep the fastest, instead of guessing."""
     before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = wanted
+    torch.backends.cudnn.benchmark = enabled
     try:
         yield
     finally:

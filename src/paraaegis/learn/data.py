@@ -1,6 +1,6 @@
 """The data sets by name, each as one `Dataset`: uint8 images in NHWC layout and int64 labels.
 
-Nothing is downloaded. `describe` tells where each data set comes from; a missing one says so in its error.
+Nothing is downloaded. `describe` lists where to get each data set; so does the error when one is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paraaegis.errors import ConfigError, DataError
 from paraaegis.learn import cifar, fashion, imagenette
 from paraaegis.learn.images import Images, Labels, Parts
 
-Progress: TypeAlias = Callable[[int, int], None]  # images done, images in all
+Progress: TypeAlias = Callable[[int, int], None]  # images done, images in total
 PHOTO_SIDE = 128
 
 
@@ -58,9 +58,9 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that can be loaded. `home` is where it is looked for when no folder is given.
+    """A data set that can be loaded. `home` is its default folder.
 
-    Mean and standard deviation are constants: in a federation no one sees the data to compute them from, and
+    Mean and standard deviation are constants: in a federation nobody sees all the data to compute them from, and
     every client must use the same.
     """
 
@@ -71,14 +71,14 @@ class Source:
     augment: bool
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    photos: bool = False  # comes in any resolution, so that `size` has a meaning
+    photos: bool = False  # images of any resolution, which `size` applies to
     classes: int = 10
 
 
 def read_digits() -> Parts:
-    """Take scikit-learn's digits, 1,437 to train on and 360 to test on.
+    """Load scikit-learn's digits: 1,437 for training and 360 for testing.
 
-    Each fifth sample in the order of the labels is for testing: stratified, and the same in every run.
+    Every fifth sample in label order is for testing: stratified, and the same in every run.
     """
     from sklearn.datasets import load_digits
 
@@ -93,7 +93,7 @@ def read_digits() -> Parts:
 DATASETS: dict[str, Source] = {
     "digits": Source(
         description="1,797 handwritten digits, 8×8 grey",
-        get="ships inside scikit-learn, nothing to do",
+        get="included in scikit-learn, nothing to do",
         home=Path(),
         read=lambda _folder, _size, _progress: read_digits(),
         augment=False,
@@ -101,7 +101,7 @@ DATASETS: dict[str, Source] = {
         std=(0.3761,),
     ),
     "fashion-mnist": Source(
-        description="70,000 pictures of clothes, 28×28 grey",
+        description="70,000 images of clothing, 28×28 grey",
         get=fashion.GET,
         home=fashion.DEBIAN,
         read=lambda folder, _size, _progress: fashion.read(folder),
@@ -110,7 +110,7 @@ DATASETS: dict[str, Source] = {
         std=(0.3530,),
     ),
     "cifar10": Source(
-        description="60,000 small photographs of 10 kinds of things, 32×32 colour",
+        description="60,000 small photographs in 10 classes, 32×32 colour",
         get=cifar.GET,
         home=Path("data/cifar10"),
         read=lambda folder, _size, _progress: cifar.read(folder),
@@ -119,7 +119,7 @@ DATASETS: dict[str, Source] = {
         std=(0.2470, 0.2435, 0.2616),
     ),
     "imagenette": Source(
-        description="13,394 photographs of 10 ImageNet classes, colour, squeezed to 128×128",
+        description="13,394 photographs of 10 ImageNet classes, colour, resized to 128×128",
         get=imagenette.GET,
         home=Path("data/imagenette"),
         read=imagenette.read,
@@ -132,7 +132,7 @@ DATASETS: dict[str, Source] = {
 
 
 def describe() -> list[tuple[str, str, str]]:
-    """List name, description and where to get it, of every data set."""
+    """List the name, description and source of every data set."""
     return [(name, source.description, source.get) for name, source in DATASETS.items()]
 
 
@@ -143,15 +143,15 @@ def load(
     size: int | None = None,
     progress: Progress = imagenette.log_progress,
 ) -> Dataset:
-    """Load the data set `name` from `folder` or the place where it usually lies.
+    """Load the data set `name` from `folder`, or from its default folder.
 
-    `size` is the side in pixels that photographs are squeezed to (128 unless given). Decoding them takes a
-    while the first time; `progress` hears how far it got, and is the log by default.
+    Photographs are resized to `size`×`size` pixels (default 128), ignoring their aspect ratio. Decoding them takes a
+    while the first time; `progress` is called as it proceeds and writes to the log by default.
     """
     source = DATASETS.get(name)
     if source is None:
         raise ConfigError(f"data.name must be one of {', '.join(DATASETS)}, got {name!r}")
     if size is not None and (not source.photos or size < 1):
-        raise ConfigError(f"size must be a positive number of pixels, and for photographs; got {size} for {name}")
+        raise ConfigError(f"size must be a positive number of pixels, for photographs only; got {size} for {name}")
     parts = source.read((folder or source.home).expanduser(), size or PHOTO_SIDE, progress)
     return Dataset(name, *parts, source.classes, source.augment, source.mean, source.std)

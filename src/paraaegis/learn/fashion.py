@@ -1,4 +1,4 @@
-"""Fashion-MNIST from its four IDX files, packed by gzip or not."""
+"""Fashion-MNIST from its four IDX files, gzipped or not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _read_idx(path: Path, dimensions: int) -> Images:
     header = 4 + 4 * dimensions
     if len(content) < header or content[:4] != bytes((0, 0, UBYTE, dimensions)):
         raise DataError(
-            f"{path} is no IDX file of {dimensions}-dimensional bytes: it starts with {content[:4].hex(' ')}"
+            f"{path} is not an IDX file of {dimensions}-dimensional bytes: it starts with {content[:4].hex(' ')}"
         )
     shape = struct.unpack(f">{dimensions}I", content[4:header])
     if len(content) != header + math.prod(shape):

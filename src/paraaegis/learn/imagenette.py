@@ -1,4 +1,4 @@
-"""Imagenette from its official folders, decoded once into an array that later runs map into memory."""
+"""Imagenette from its official folders, decoded once into an array that later runs memory-map."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ _log = logging.getLogger(__name__)
 
 
 def log_progress(done: int, total: int) -> None:
-    """Log each tenth of the way."""
+    """Log every tenth of the images."""
     if done * 10 // total != (done - 1) * 10 // total:
         _log.info("decoded %d of %d images", done, total)
 
 
 def read(folder: Path, size: int = 128, progress: Callable[[int, int], None] = log_progress) -> Parts:
-    """Read the images under {train,val}/{wnid}, squeezed to `size`×`size`. Class order is the sorted wnid."""
+    """Read the images under {train,val}/{wnid}, resized to `size`×`size`. Classes are in the order of sorted wnids."""
     root = _root(folder)
     return (*_read_part(root / "train", size, progress), *_read_part(root / "val", size, progress))
 
 
 def _root(folder: Path) -> Path:
-    """Find train and val in `folder` or in its one subfolder that has them."""
+    """Find train and val in `folder`, or in the one subfolder that has them."""
     inner = sorted(folder.iterdir()) if folder.is_dir() else []
-    found = [path for path in (folder, *inner) if (path / "train").is_dir() and (path / "val").is_dir()]
-    if not found:
+    roots = [path for path in (folder, *inner) if (path / "train").is_dir() and (path / "val").is_dir()]
+    if not roots:
         raise missing("imagenette", "folders train and val", folder, GET)
-    if found[0] != folder and len(found) > 1:
-        names = ", ".join(path.name for path in found)
+    if roots[0] != folder and len(roots) > 1:
+        names = ", ".join(path.name for path in roots)
         raise DataError(f"imagenette: {folder} has several copies, {names}; set data.folder to one of them")
-    return found[0]
+    return roots[0]
 
 
 def _read_part(part: Path, size: int, progress: Callable[[int, int], None]) -> tuple[Images, Labels]:
@@ -63,7 +63,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _cached(part: Path, files: Sequence[Path], size: int, progress: Callable[[int, int], None]) -> Images:
-    """Take the decoded images from the cache, if one was made of the same files, or make it."""
+    """Read the decoded images from the cache if it was made from the same files; otherwise make it."""
     name = f"imagenette-{part.name}-{size}-{_fingerprint(part, files)}.npy"
     places = (part.parent / ".paraaegis-cache", Path.home() / ".cache" / "paraaegis")
     for place in places:
@@ -72,12 +72,14 @@ def _cached(part: Path, files: Sequence[Path], size: int, progress: Callable[[in
             return images
     writable = [place for place in places if _writable(place)]
     if not writable:
-        raise DataError(f"imagenette: decoded images need a writable folder, neither {places[0]} nor {places[1]} is")
+        raise DataError(
+            f"imagenette: decoded images need a writable folder, but neither {places[0]} nor {places[1]} is writable"
+        )
     return _decode_into(writable[0] / name, files, size, progress)
 
 
 def _fingerprint(part: Path, files: Sequence[Path]) -> str:
-    """Tell file lists apart by names and sizes, so that no cache of other files is taken."""
+    """A fingerprint of the files' names and sizes, so that a cache of other files is never used."""
     listing = "\n".join(f"{path.relative_to(part)} {path.stat().st_size}" for path in files)
     return hashlib.sha256(listing.encode()).hexdigest()[:16]
 
@@ -85,7 +87,7 @@ def _fingerprint(part: Path, files: Sequence[Path]) -> str:
 def _map(path: Path, shape: tuple[int, ...]) -> Images | None:
     try:
         images = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError):  # absent, or damaged: decoded anew
+    except (OSError, ValueError):  # absent or damaged: the images are decoded again
         return None
     return images if images.shape == shape and images.dtype == np.uint8 else None
 
@@ -100,7 +102,7 @@ def _writable(place: Path) -> bool:
 
 
 def _decode_into(path: Path, files: Sequence[Path], size: int, progress: Callable[[int, int], None]) -> Images:
-    """Decode in threads (Pillow frees the lock) and rename at the end: a cache is whole or absent."""
+    """Decode in threads (Pillow releases the GIL) and rename at the end: a cache is complete or absent."""
     shape = (len(files), size, size, 3)
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     os.close(handle)
@@ -125,4 +127,4 @@ def _decode(path: Path, size: int) -> Images:
         with Image.open(path) as image:
             return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"imagenette: {path} is no readable image: {error}") from error
+        raise DataError(f"imagenette: {path} is not a readable image: {error}") from error

@@ -1,4 +1,4 @@
-"""What every reader of a data set returns, and how it says that its files are not there."""
+"""The types that every data set reader returns, and the error for missing files."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ Parts: TypeAlias = tuple[Images, Labels, Images, Labels]  # train images and lab
 
 
 def missing(name: str, what: str, folder: Path, get: str) -> DataError:
-    """Make the error that says what was looked for in `folder`, where to get it and where to put it."""
+    """Return an error that says what is missing in `folder`, where to get it and where to put it."""
     return DataError(f"{name}: no {what} in {folder.absolute()}. Get it: {get}. Put it there or set data.folder.")

@@ -13,20 +13,20 @@ from torch import Tensor, nn
 from paraaegis.errors import ConfigError
 
 Shape: TypeAlias = tuple[int, int, int]  # height, width and channels of an image
-SMALLEST = 8  # pixels a side
+SMALLEST = 8  # pixels per side
 
 
 def build(name: str, shape: Shape, classes: int, seed: int | np.random.Generator) -> nn.Module:
-    """Build the model `name` for images of `shape`, with the weights that belong to `seed`, or that a generator draws.
+    """Build the model `name` for images of `shape`, with initial weights drawn from `seed`, an integer or a generator.
 
-    numpy draws them, uniformly: torch's normal deviates may differ in their last bits between processors, and
-    silos must all start from the same model. torch's own generator is neither used nor moved.
+    numpy draws them uniformly: torch's normal samples can differ in their last bits between processors, and all
+    clients must start from the same model. torch's own generator is not used or advanced.
     """
     if name not in MODELS:
         raise ConfigError(f"model.name must be one of {', '.join(MODELS)}, got {name!r}")
     if min(shape[:2]) < SMALLEST:
         raise ConfigError(f"{name} needs images of at least {SMALLEST}×{SMALLEST} pixels, got {shape[0]}×{shape[1]}")
-    with torch.device("meta"):  # no memory yet, so that torch has nothing to initialise
+    with torch.device("meta"):  # allocates no memory, so torch does not initialise it
         model = MODELS[name](shape, classes)
     model.to_empty(device="cpu")
     _initialise(model, np.random.default_rng(seed))
@@ -41,7 +41,7 @@ def has_batch_norm(name: str) -> bool:
 
 
 def _initialise(model: nn.Module, rng: np.random.Generator) -> None:
-    """Give convolutions He's variance 2/fan_out, linear layers torch's default, BatchNorm the identity."""
+    """Initialise convolutions with He's variance 2/fan_out, linear layers as in torch, BatchNorm to the identity."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             fan_out = module.out_channels * math.prod(module.kernel_size)
@@ -69,7 +69,7 @@ def mlp(shape: Shape, classes: int) -> nn.Module:
 def cnn(shape: Shape, classes: int) -> nn.Module:
     """Convolutions of 32 and 64 channels with BatchNorm, then 128 hidden units.
 
-    The last maps are averaged to 4×4 whatever the image's size (8×8 images have them at 4×4 already).
+    The last feature maps are average-pooled to 4×4 for any image size (for 8×8 images they already are 4×4).
     """
     return nn.Sequential(
         nn.Conv2d(shape[2], 32, 3, padding=1),
@@ -92,7 +92,7 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions beside a shortcut."""
+    """Two 3×3 convolutions with a shortcut connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the shortcut, brought to the same shape, to what the convolutions make."""
+        """Add the shortcut, downsampled if needed, to the output of the convolutions."""
         shortcut = x if self.downsample is None else self.downsample(x)
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.bn2(self.conv2(x))
@@ -116,7 +116,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """He et al. 2016, under torchvision's names, so that weights made for either load in the other."""
+    """ResNet-18 (He et al. 2016) with torchvision's parameter names, so that weights load in either."""
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class ResNet18(nn.Module):
 
 
 def resnet18(shape: Shape, classes: int) -> nn.Module:
-    """ResNet-18 as for ImageNet; its last maps are averaged to one, whatever the image's size."""
+    """ResNet-18 as for ImageNet; its last feature maps are average-pooled to 1×1 for any image size."""
     return ResNet18(shape[2], classes)
 
 

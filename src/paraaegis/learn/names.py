@@ -1,4 +1,4 @@
-"""The names of data sets and models, known without loading torch."""
+"""The names of data sets and models, available without loading torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimisers by name, and what they remember from round to round, as named arrays."""
+"""The optimisers by name, and their state between rounds as named arrays."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from paraaegis.errors import ConfigError, RunError
 from paraaegis.learn.vector import integers
 from paraaegis.types import Arrays
 
-OPTIMIZERS: dict[str, tuple[str, ...]] = {  # and what each remembers of a parameter
+OPTIMIZERS: dict[str, tuple[str, ...]] = {  # and the state that each keeps per parameter
     "sgd": ("momentum_buffer",),
     "adam": ("step", "exp_avg", "exp_avg_sq"),
 }
 
 
 def make_optimizer(name: str, model: nn.Module, lr: float, momentum: float) -> torch.optim.Optimizer:
-    """Make the optimiser `name`. `momentum` is SGD's, or Adam's β1. On CUDA one kernel updates many parameters.
+    """Make the optimiser `name`. `momentum` is SGD's, or Adam's β1. On CUDA it uses fused kernels.
 
-    What it remembers is laid out at once, with zeros, which mean the same to it as no state.
+    Its state is allocated right away and set to zero, which is equivalent to having no state.
     """
     parameters = list(model.parameters())
     optimizer: torch.optim.Optimizer
@@ -47,14 +47,14 @@ def _zeros(parameter: Tensor, key: str) -> Tensor:
 
 
 def remember(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:
-    """Copy what the vector does not carry: the optimiser's state and the model's integer buffers."""
+    """Copy the state that is not in the vector: the optimiser's state and the model's integer buffers."""
     return {name: _copy(tensor) for name, tensor in (_buffers(model) | _slots(model, optimizer)).items()}
 
 
 def restore(model: nn.Module, optimizer: torch.optim.Optimizer, name: str, state: Mapping[str, NDArray[Any]]) -> None:
-    """Replace state and buffers by what `remember` returned, in place; nothing changes if it does not fit.
+    """Restore, in place, the state and buffers that `remember` returned; nothing changes if they do not fit.
 
-    An optimiser's state may be absent: it then starts anew.
+    The optimiser's state may be absent, in which case it is reset.
     """
     buffers = _buffers(model)
     tensors = buffers | _slots(model, optimizer)
@@ -62,7 +62,7 @@ def restore(model: nn.Module, optimizer: torch.optim.Optimizer, name: str, state
     wrong += [key for key in buffers if key not in state]
     if wrong:
         raise RunError(
-            f"a learner's state must fit its model and {name}; surplus, missing or of another shape: "
+            f"a learner's state must fit its model and {name}; unknown, missing or of another shape: "
             f"{', '.join(sorted(wrong)[:5])}"
         )
     for key, tensor in tensors.items():
@@ -81,11 +81,11 @@ def _slots(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tens
         f"optimizer.{key}.{name}": tensor
         for name, parameter in model.named_parameters()
         for key, tensor in optimizer.state[parameter].items()
-        if tensor is not None  # some versions of torch note the momentum that is not used
+        if tensor is not None  # some versions of torch add an entry for momentum that is not used
     }
 
 
 def _copy(tensor: Tensor) -> NDArray[Any]:
-    # A model in channels-last order is brought to C order where it lies, which on a GPU is far faster.
+    # A channels-last tensor is converted to C order on its own device, which is far faster on a GPU.
     array: NDArray[Any] = tensor.to("cpu", copy=True, memory_format=torch.contiguous_format).numpy()
     return array

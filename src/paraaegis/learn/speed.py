@@ -1,4 +1,4 @@
-"""How fast this machine trains: the yardstick that protection is measured against."""
+"""How fast this machine trains: the baseline for the overhead of protection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PIXELS, BATCH = 128, 32
 
 
 def seconds_a_batch(batches: int) -> float:
-    """Seconds for one batch of 32 images of 128 pixels through ResNet-18 on all cores, after a first to warm up."""
+    """Seconds per batch of 32 images of 128×128 pixels for ResNet-18 on all cores, after a warm-up round."""
     torch.set_num_threads(os.cpu_count() or 1)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (BATCH * batches, PIXELS, PIXELS, 3), dtype=np.uint8)

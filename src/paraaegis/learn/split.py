@@ -1,4 +1,4 @@
-"""How the training samples are dealt to the clients of an experiment."""
+"""How training samples are split among the clients of an experiment."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SPLITS = ("iid", "dirichlet")
 def split(
     labels: NDArray[np.int64], clients: int, how: str, alpha: float, minimum: int, rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Deal every sample to one client, at least `minimum` to each; return each client's indices, sorted.
+    """Assign every sample to one client, at least `minimum` to each; return each client's indices, sorted.
 
-    `iid` deals random equal shares. `dirichlet` draws, for each class, the clients' proportions from
-    Dirichlet(alpha): the smaller alpha, the fewer classes a client sees. `alpha` matters there only.
+    `iid` gives random equal shares. `dirichlet` draws, for each class, the clients' proportions from
+    Dirichlet(alpha): the smaller alpha is, the fewer classes a client sees. `alpha` is used only there.
     """
     if how not in SPLITS:
         raise ConfigError(f"data.split must be one of {', '.join(SPLITS)}, got {how!r}")
@@ -25,8 +25,8 @@ def split(
         raise ConfigError(f"federation.clients must be at least 1, got {clients}")
     if clients * minimum > labels.size:
         raise DataError(
-            f"{plural(clients, 'share')} of at least {plural(minimum, 'sample')} need {clients * minimum}, "
-            f"the training set has {labels.size}; lower federation.clients, or set a lower federation.min_samples"
+            f"{plural(clients, 'client')} with at least {plural(minimum, 'sample')} each need {clients * minimum}, "
+            f"but the training set has {labels.size}; lower federation.clients or federation.min_samples"
         )
     shares = _equal(labels, clients, rng) if how == "iid" else _dirichlet(labels, clients, alpha, rng)
     return [np.sort(share) for share in _top_up(shares, minimum)]
@@ -47,13 +47,13 @@ def _dirichlet(
         cuts = np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * members.size
         for client, part in enumerate(np.split(members, cuts.astype(np.int64))):
             owner[part] = client
-    # In random order, so that a share that gives samples away gives from all of its classes.
+    # In random order, so that samples moved to a small share come from all classes.
     order = rng.permutation(labels.size)
     return [order[owner[order] == client] for client in range(clients)]
 
 
 def _top_up(shares: list[NDArray[np.int64]], minimum: int) -> list[NDArray[np.int64]]:
-    """Move the last sample of the largest share, again and again, to a share that is still too small."""
+    """Move samples one at a time from the largest share to shares that are still too small."""
     sizes = np.array([share.size for share in shares])
     if sizes.min() >= minimum:
         return shares

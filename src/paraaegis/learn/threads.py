@@ -1,4 +1,4 @@
-"""How many threads torch may use inside one operation."""
+"""The number of threads torch uses within one operation."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import torch
 
 
 def use_one_thread() -> None:
-    """Clients run side by side, one thread each; sums then do not depend on how many cores there are."""
+    """Let torch use one thread: clients run concurrently, and results do not depend on the number of cores."""
     torch.set_num_threads(1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 — torch's own custom
+import torch.nn.functional as F  # noqa: N812 — torch's own convention
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -19,28 +19,28 @@ from paraaegis.types import Arrays, Metrics, Vector
 
 __all__ = ["TorchLearner", "default_device", "from_vector", "gpu_name", "save_model", "to_vector"]
 
-TEST_BATCH = 200  # 500 photographs of 128 pixels take ResNet-18 gigabytes, and no less time on a CPU
+TEST_BATCH = 200  # with 500 photographs of 128×128 pixels, ResNet-18 takes gigabytes and is no faster on a CPU
 TEST_BATCH_CUDA = 500
 
 
 def default_device() -> str:
-    """Choose `cuda` where torch can use it, else `cpu`."""
+    """Return `cuda` if torch can use it, otherwise `cpu`."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def gpu_name(device: str) -> str:
-    """Which GPU that is; nothing on a CPU."""
+    """The GPU's name; empty on a CPU."""
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else ""
 
 
 class TorchLearner:
-    """A model, a shard of the data and an optimiser whose state lasts from round to round.
+    """A model, a shard of the data and an optimiser whose state is kept between rounds.
 
-    Images are uint8 (n, height, width, channels), normalised when used by `mean` and `std` of each channel
-    (pixels in 0..1). `momentum` is SGD's, or Adam's β1. `batches(number)` gives the generator of round
-    `number`, the only source of randomness. `test` is what `evaluate` measures on, if anything.
+    Images are uint8 (n, height, width, channels) and are normalised on use by each channel's `mean` and `std`
+    (pixels in 0..1). `momentum` is SGD's, or Adam's β1. `batches(number)` returns the generator of round
+    `number`, the only source of randomness. `test` is the set that `evaluate` uses, if any.
 
-    A last batch of a single sample is left out of an epoch: BatchNorm knows no variance of one value.
+    A last batch of a single sample is left out of an epoch: BatchNorm needs more than one value for a variance.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TorchLearner:
             raise ConfigError(f"train.epochs and train.batch must be at least 1, got {epochs} and {batch}")
         self._device = _device(device)
         self._model = model.to(self._device)
-        # The layout that the images have already; on a CPU it makes convolutions a third faster.
+        # The images already have this layout; on a CPU it makes convolutions a third faster.
         self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimizer = make_optimizer(optimizer, self._model, lr, momentum)
         self._optimizer_name = optimizer
@@ -89,7 +89,7 @@ class TorchLearner:
         return len(self._labels)
 
     def initial(self) -> Vector:
-        """Return the model as it was built."""
+        """Return the initial model."""
         return self._initial.copy()
 
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
@@ -104,27 +104,27 @@ class TorchLearner:
         return to_vector(self._model), {"loss": total.item() / seen}
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
-        """Add `server_lr` times `delta` to `weights`, with BatchNorm's variances kept from falling below zero.
+        """Add `server_lr` times `delta` to `weights`, and clamp BatchNorm's variances at zero.
 
-        Its statistics are measured, not learnt: they are added as they are. Noise can push `running_var` below zero.
-        Zero is enough of a floor, since BatchNorm adds its own ε before the root; a higher one would change models
-        that never met noise.
+        BatchNorm's statistics are measured, not learnt, so they are added unscaled. Noise can push `running_var` below
+        zero. Clamping at zero is enough, since BatchNorm adds its own ε before the square root; a higher floor would
+        change models without noise.
         """
         check_length(weights, self._initial.size)
         check_length(delta, self._initial.size)
         step = delta
         if self._server_lr != 1:
-            with np.errstate(over="ignore"):  # infinity is refused, with a reason, once it has been trained on
+            with np.errstate(over="ignore"):  # infinity is refused, with an explanation, after the next training
                 step = np.multiply(delta, self._server_lr, dtype=np.float32)
-            for where in self._statistics:
-                step[where] = delta[where]
+            for span in self._statistics:
+                step[span] = delta[span]
         model: Vector = np.add(weights, step, dtype=np.float32)
-        for where in self._variances:
-            np.maximum(model[where], 0, out=model[where])
+        for span in self._variances:
+            np.maximum(model[span], 0, out=model[span])
         return model
 
     def evaluate(self, weights: Vector) -> Metrics:
-        """Measure `accuracy` (0..1) and mean `loss` on the test set; nothing where there is none."""
+        """Measure `accuracy` (0..1) and mean `loss` on the test set; empty if there is none."""
         if self._test is None:
             return {}
         self._write(weights)
@@ -144,11 +144,11 @@ class TorchLearner:
         return remember(self._model, self._optimizer)
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up a state that `state` returned; refused whole if it does not fit."""
+        """Load a state that `state` returned; nothing is loaded if it does not fit."""
         restore(self._model, self._optimizer, self._optimizer_name, state)
 
     def _prepare(self) -> None:
-        """Make ready, once all is in its place, whatever a faster way to train needs."""
+        """Hook for subclasses, called at the end of construction."""
 
     def _draw(self, number: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Draw the sample indices of each batch of round `number`, and how each sample is cropped."""
@@ -181,21 +181,21 @@ class TorchLearner:
         return torch.zeros((), dtype=torch.float64, device=self._device)
 
     def _normal(self, images: Tensor) -> Tensor:
-        """UploadContext uint8 NHWC into normalised float32 NCHW."""
+        """Convert uint8 NHWC to normalised float32 NCHW."""
         return images.permute(0, 3, 1, 2).float().mul_(self._scale).add_(self._shift)
 
     def _channels(self, values: NDArray[np.float64]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self._device).view(1, -1, 1, 1)
 
     def _place(self, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        # torch warns of read-only arrays, such as a mapped data set, so those are copied.
+        # torch warns about read-only arrays, such as a memory-mapped data set, so those are copied.
         writable = np.require(images, np.uint8, ["C", "W"]), np.require(labels, np.int64, ["C", "W"])
         first, second = (self._put(array) for array in writable)
         return first, second
 
 
 def shuffled(samples: int, batch: int, epochs: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """Draw the sample indices of each batch, a last batch of a single sample left out."""
+    """Draw the sample indices of each batch, leaving out a last batch of a single sample."""
     used = samples - (batch > 1 and samples > batch and samples % batch == 1)
     for _ in range(epochs):
         order = rng.permutation(samples)[:used]
@@ -205,12 +205,12 @@ def shuffled(samples: int, batch: int, epochs: int, rng: np.random.Generator) ->
 def _device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device {name!r} was asked for, but torch finds no CUDA here; use 'cpu'")
+        raise ConfigError(f"device {name!r} was requested, but torch finds no CUDA here; use 'cpu'")
     return device
 
 
 def _places(model: nn.Module, *endings: str) -> list[slice]:
-    """Find where the vector holds the tensors whose names end so."""
+    """The slices of the vector that hold tensors whose names have one of these endings."""
     slices, start = [], 0
     for name, tensor in floats(model).items():
         if name.endswith(endings):

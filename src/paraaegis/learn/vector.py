@@ -1,7 +1,7 @@
-"""A model as one vector, and back; and as a file that plain torch reads.
+"""Convert a model to one vector and back, and save it as a file that plain torch can read.
 
 The vector holds the floating-point entries of `state_dict` (parameters and BatchNorm's running statistics) in
-that order. Integer buffers, such as BatchNorm's count of batches, mean nothing to others and stay local.
+that order. Integer buffers, such as BatchNorm's batch count, are of no use to other clients and stay local.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ def from_vector(model: nn.Module, vector: Vector) -> None:
     """Write `vector` into the model."""
     tensors = list(floats(model).values())
     check_length(vector, sum(tensor.numel() for tensor in tensors))
-    # torch warns of read-only arrays, even where it only reads.
+    # torch warns about read-only arrays, even if it only reads them.
     writable = np.require(vector, dtype=np.float32, requirements=["C", "W"])
     for part, tensor in _pairs(torch.from_numpy(writable).to(tensors[0].device), tensors):
         tensor.copy_(part)
 
 
 def _pairs(flat: Tensor, tensors: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pair each stretch of `flat`, in its tensor's shape, with the tensor."""
+    """Pair each tensor with its part of `flat`, in the tensor's shape."""
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     return ((part.view(tensor.shape), tensor) for part, tensor in zip(parts, tensors, strict=True))
 
 
 def check_length(vector: Vector, length: int) -> None:
-    """Refuse a vector that does not belong to a model of `length` values."""
+    """Refuse a vector that does not have `length` values."""
     if vector.shape != (length,):
-        raise UpdateError(f"this model is a vector of {length} values, got shape {vector.shape}")
+        raise UpdateError(f"this model needs a vector of {length} values, got shape {vector.shape}")
 
 
 def save_model(path: Path, model_name: str, shape: Shape, classes: int, weights: Vector) -> None:

@@ -1,4 +1,4 @@
-"""From a configuration to its noise and its budget; every client derives both for itself."""
+"""From a configuration to its noise and budget; every client derives both itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paraaegis.privacy.ledger import REMARK, Budget
 
 Series: TypeAlias = Callable[[Config, float], tuple[float, ...]]  # σ of each round, from the σ of equal rounds
 LARGEST_SIGMA = 1e6
-SMALLEST_NOISE = 1e-6  # of the clip: less could not be accounted for
+SMALLEST_NOISE = 1e-6  # relative to the clip: less could not be accounted for
 
 
 def constant(config: Config, sigma: float) -> tuple[float, ...]:
@@ -39,7 +39,8 @@ def geometric(config: Config, sigma: float) -> tuple[float, ...]:
     series = varying(sigma, rounds, ratio)
     if max(series) > LARGEST_SIGMA:
         raise ConfigError(
-            f"privacy.vary = {privacy.vary} over {rounds} rounds starts with noise of σ = {max(series):.3g}"
+            f"privacy.vary = {privacy.vary} over {rounds} rounds needs noise of up to σ = {max(series):.3g}, but "
+            f"the most that can be sent is {LARGEST_SIGMA:.0e}; move privacy.vary closer to 1"
         )
     return series if privacy.vary_direction == "down" else series[::-1]
 
@@ -51,7 +52,7 @@ def noise(config: Config, parts: int = 1, series: Series = constant) -> Gaussian
 
 
 def inside_noise(config: Config, parts: int) -> Gaussian | None:
-    """Clipping of the encrypted values and the noise that their sum is to carry, where the configuration asks."""
+    """Clipping of the encrypted values and the noise of their sum, if the configuration asks for it."""
     clip = config.privacy.inside_clip
     if not clip:
         return None
@@ -59,7 +60,7 @@ def inside_noise(config: Config, parts: int) -> Gaussian | None:
 
 
 def budget(config: Config) -> Budget | None:
-    """What a client may spend in all; None where nothing is noised to a budget."""
+    """What a client may spend in total; None if no noise is calibrated to a budget."""
     privacy, federation = config.privacy, config.federation
     if math.isinf(privacy.epsilon) or (privacy.calibration == "paper" and federation.min_samples < 1):
         return None
@@ -77,12 +78,14 @@ def budget(config: Config) -> Budget | None:
 
 
 def _sigma(config: Config, clip: float, parts: int) -> float:
-    """σ a coordinate of values clipped to `clip`."""
+    """σ per coordinate for values clipped to `clip`."""
     privacy, federation = config.privacy, config.federation
     if math.isinf(privacy.epsilon):
         return 0.0
     if privacy.calibration == "paper" and federation.min_samples < 1:
-        raise ConfigError("calibration 'paper' needs federation.min_samples, the smallest client's data size")
+        raise ConfigError(
+            "calibration 'paper' needs federation.min_samples of at least 1, the smallest client's number of samples"
+        )
     if privacy.sigma:
         sigma = privacy.sigma * clip / privacy.clip
     elif privacy.calibration == "tight":
@@ -92,9 +95,12 @@ def _sigma(config: Config, clip: float, parts: int) -> float:
         multiplier = remark_multiplier(privacy.epsilon, privacy.delta, parts * federation.rounds, federation.fraction)
         sigma = remark_sensitivity(clip, federation.min_samples) * multiplier
     if sigma < SMALLEST_NOISE * clip:
-        raise ConfigError(f"noise of σ = {sigma:.3g} is none beside a clip of {clip:g}; epsilon = inf switches it off")
+        raise ConfigError(
+            f"noise of σ = {sigma:.3g} is negligible next to a clip of {clip:g}; set epsilon = inf to switch noise off"
+        )
     if sigma > LARGEST_SIGMA:
         raise ConfigError(
-            f"this budget asks for noise of σ = {sigma:.3g}; beyond {LARGEST_SIGMA:.0e} nothing can be sent"
+            f"this budget needs noise of σ = {sigma:.3g}, but the most that can be sent is {LARGEST_SIGMA:.0e}; raise "
+            "epsilon or lower the clip"
         )
     return sigma

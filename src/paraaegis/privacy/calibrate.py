@@ -1,8 +1,8 @@
-"""From a budget (ε, δ) to the noise that keeps it, and back.
+"""From a budget (ε, δ) to the noise that meets it, and back.
 
-Two readings, never confused. `remark` is the paper's formula, whose sensitivity 2θ/min|D_i| is no bound on what one
-client can change. `tight` is exact accounting of Gaussian noise with sensitivity θ: what a reader of "client-level"
-expects.
+There are two readings, which are never mixed. `remark` is the paper's formula, whose sensitivity 2θ/min|D_i| does not
+bound what one client can change. `tight` is exact accounting of Gaussian noise with sensitivity θ, which is what
+"client-level" usually means.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paraaegis.errors import PrivacyError
 
 def delta_of(epsilon: float, mu: float) -> float:
     """δ(ε; μ) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), exact for composed Gaussians of total μ."""
-    from scipy.special import log_ndtr, ndtr  # scipy takes half a second to load, which a node would pay a message
+    from scipy.special import log_ndtr, ndtr  # loading scipy takes half a second, which a node would pay per message
 
     return float(ndtr(-epsilon / mu + mu / 2) - np.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2)))
 
@@ -31,11 +31,11 @@ def mu_of(epsilon: float, delta: float) -> float:
     try:
         return float(brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-9, 1e4, xtol=1e-12, rtol=1e-12))
     except (ValueError, OverflowError) as error:
-        raise PrivacyError(f"no Gaussian noise can be accounted for ε = {epsilon}, δ = {delta}") from error
+        raise PrivacyError(f"Gaussian noise cannot be calibrated to ε = {epsilon}, δ = {delta}") from error
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The smallest ε that holds with δ for composed Gaussians of total μ; thousands where μ is large."""
+    """The smallest ε that holds with δ for composed Gaussians of total μ; in the thousands if μ is large."""
     if mu <= 0:
         return 0.0
     high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1  # zero-concentrated DP's bound, never exceeded
@@ -47,7 +47,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def rdp_multiplier(epsilon: float, delta: float, rounds: int) -> float:
-    """Noise over sensitivity by Rényi accounting, for comparison: looser than exact accounting."""
+    """Noise multiplier (σ over sensitivity) by Rényi accounting, for comparison: looser than exact accounting."""
     from dp_accounting import GaussianDpEvent, SelfComposedDpEvent, calibrate_dp_mechanism
     from dp_accounting.rdp import RdpAccountant
 
@@ -59,22 +59,22 @@ def rdp_multiplier(epsilon: float, delta: float, rounds: int) -> float:
 
 
 def composed_mu(sensitivity: float, sigmas: Iterable[float]) -> float:
-    """μ = Δ·√(Σ 1/σ_t²) of Gaussian releases of one sensitivity."""
+    """μ = Δ·√(Σ 1/σ_t²) of Gaussian releases with the same sensitivity."""
     return sensitivity * math.sqrt(sum(sigma**-2 for sigma in sigmas))
 
 
 def tight_multiplier(epsilon: float, delta: float, rounds: int) -> float:
-    """Noise over sensitivity in each of `rounds` equal releases: √T / μ*."""
+    """Noise multiplier (σ over sensitivity) in each of `rounds` equal releases: √T / μ*."""
     return math.sqrt(rounds) / mu_of(epsilon, delta)
 
 
 def remark_multiplier(epsilon: float, delta: float, rounds: int, fraction: float = 1.0) -> float:
-    """Noise over sensitivity by the paper's Remark: √(2·q·T·ln(1/δ)) / ε."""
+    """Noise multiplier (σ over sensitivity) by the paper's Remark: √(2·q·T·ln(1/δ)) / ε."""
     return math.sqrt(2 * fraction * rounds * math.log(1 / delta)) / epsilon
 
 
 def remark_limit(epsilon: float, delta: float, fraction: float = 1.0) -> float:
-    """How much Σ (Δ/σ)² the Remark's formula allows for a budget: ε² / (2·q·ln(1/δ))."""
+    """The largest Σ (Δ/σ)² that the Remark's formula allows for a budget: ε² / (2·q·ln(1/δ))."""
     return epsilon**2 / (2 * fraction * math.log(1 / delta))
 
 
@@ -84,7 +84,7 @@ def remark_epsilon(spent: float, delta: float, fraction: float = 1.0) -> float:
 
 
 def varying(sigma: float, rounds: int, ratio: float) -> tuple[float, ...]:
-    """Noise σ_t = σ_0·ρ^t that composes to what `rounds` equal releases of `sigma` do: Σ 1/σ_t² = T/σ²."""
+    """Noise σ_t = σ_0·ρ^t that composes to the same as `rounds` equal releases of `sigma`: Σ 1/σ_t² = T/σ²."""
     with np.errstate(over="ignore"):
         growth = np.power(ratio, -2.0 * np.arange(rounds, dtype=np.float64))
         first = sigma * math.sqrt(float(growth.sum()) / rounds)
@@ -94,9 +94,12 @@ def varying(sigma: float, rounds: int, ratio: float) -> tuple[float, ...]:
 def remark_sensitivity(clip: float, min_samples: int) -> float:
     """The Remark's Δ = 2θ / min|D_i|.
 
-    It prints the minimum over clients of 2θ/|D_i|, which would be the largest data set's; its own final bound and
-    the work it follows use the smallest.
+    The paper prints the minimum over clients of 2θ/|D_i|, which would belong to the largest data set; its own final
+    bound and the work it builds on use the smallest.
     """
     if min_samples < 1:
-        raise PrivacyError(f"the paper's noise needs federation.min_samples, the smallest data size, got {min_samples}")
+        raise PrivacyError(
+            "the paper's noise needs federation.min_samples of at least 1, the smallest client's number of samples, "
+            f"got {min_samples}"
+        )
     return 2 * clip / min_samples

@@ -1,4 +1,4 @@
-"""The paper's Eq. 1: clip an update to θ in L2, add Gaussian noise."""
+"""The paper's Eq. 1: clip an update to L2 norm θ and add Gaussian noise."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from paraaegis.types import Vector
 
 
 class Noise:
-    """Standard normal noise for one vector, once: two that differ by little would tell it.
+    """Standard normal noise for one vector, single-use: two similar vectors with the same noise would reveal it.
 
-    A chunk's has a stream of its own, the same whoever draws it, and when.
+    Each chunk has its own stream, so its noise does not depend on which thread draws it, or when.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -27,13 +27,13 @@ class Noise:
         self._given: set[int] = set()
 
     def draw(self, length: int) -> None:
-        """Draw it ahead of its use."""
+        """Draw the noise ahead of its use."""
         self._drawn = dict(enumerate(parallel_map(self._fresh, slices(length))))
 
     def __call__(self, index: int, span: slice) -> NDArray[np.float64]:
         """The noise of a chunk."""
         if index in self._given:
-            raise CryptoError("noise is for one vector, and this has been added to one")
+            raise CryptoError("noise already used; noise is for one vector only")
         self._given.add(index)
         drawn = self._drawn.pop(index, None)
         return self._fresh(index, span) if drawn is None else drawn
@@ -57,7 +57,7 @@ class Gaussian:
             raise ConfigError(f"noise needs a finite standard deviation of at least 0, got {self.sigmas}")
 
     def perturb(self, values: Vector, number: int, noise: Noise, share: float = 1.0) -> Chunks:
-        """Clipped values with `share` of the noise, chunk by chunk."""
+        """Clipped values with noise of std `share`·σ, chunk by chunk."""
         shrink, sigma = self.shrink(values), share * self.sigmas[number - 1]
 
         def noised(index: int, span: slice) -> NDArray[np.float64]:
@@ -76,6 +76,6 @@ class Gaussian:
 
 
 def norm(values: Vector) -> float:
-    """The L2 norm, summed chunk by chunk in float64, so that it does not depend on threads."""
+    """The L2 norm, summed chunk by chunk in float64, so that it does not depend on the number of threads."""
     squares = parallel_map(lambda _, span: float(np.square(values[span], dtype=np.float64).sum()), slices(values.size))
     return math.sqrt(sum(squares))

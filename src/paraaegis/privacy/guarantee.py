@@ -1,4 +1,4 @@
-"""What a ledger amounts to, against whom: never an ε without its adversary and its unit."""
+"""The guarantees that follow from a ledger, by adversary: never an ε without its adversary and unit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOISED = ("noised", "summed")
 
 
 class Guarantee(msgspec.Struct, frozen=True):
-    """What holds against one adversary. `kind`: dp, with its conditions, computational, or none."""
+    """The guarantee against one adversary. `kind`: dp, with its conditions, computational, or none."""
 
     adversary: str
     kind: str
@@ -28,7 +28,7 @@ class Guarantee(msgspec.Struct, frozen=True):
 
     @property
     def figure(self) -> str:
-        """ε with its δ and unit; empty where there is none."""
+        """ε with its δ and unit; empty if there is none."""
         return "" if self.epsilon is None else f"ε = {self.epsilon:.4g}, δ = {self.delta:g}, unit: {self.unit}"
 
 
@@ -36,18 +36,18 @@ Dp = Callable[[str, str], Guarantee]
 
 
 def sensitivity(clip: float, unit: str) -> float:
-    """What one client can move its upload by: θ where it may be missing, 2θ where it may be another."""
+    """The most one client's upload can change: θ if the client may be absent, 2θ if it may be replaced."""
     return 2 * clip if unit == "client-replace" else clip
 
 
 def guarantees(releases: Sequence[Release], delta: float, unit: str) -> list[Guarantee]:
-    """What these releases promise the client that released most, against each adversary."""
+    """The guarantee against each adversary for the client that released most."""
     values = [release for release in releases if release.what in VALUES]
     votes = any(release.what == "votes" for release in releases)
     seeded = any(release.what == "votes" and release.simulated for release in releases)
     counted = any(release.what == "samples" for release in releases)
     return [
-        _against_server(_seen(values, SERVER), votes, seeded, _told(releases), _dp(values, SERVER, delta, unit)),
+        _against_server(_seen(values, SERVER), votes, seeded, _reported(releases), _dp(values, SERVER, delta, unit)),
         *(
             _against_readers(who, values, votes, counted and who == CLIENTS, _dp(values, who, delta, unit))
             for who in (CLIENTS, HOLDERS)
@@ -56,7 +56,7 @@ def guarantees(releases: Sequence[Release], delta: float, unit: str) -> list[Gua
 
 
 def mu_against(adversary: str, releases: Iterable[Release], unit: str) -> float | None:
-    """μ of the client that spent most, by what this adversary sees noised; None where noise is missing."""
+    """μ of the client that spent most, from the releases this adversary sees noised; None if noise is missing."""
     squares: dict[str, float] = defaultdict(float)
     for release in releases:
         if sight_of(release, adversary) in NOISED:
@@ -67,7 +67,7 @@ def mu_against(adversary: str, releases: Iterable[Release], unit: str) -> float 
 
 
 def sight_of(part: Release | Exposure, adversary: str) -> Seen:
-    """How an adversary sees a part; who holds the model sees what the clients see."""
+    """How an adversary sees a part; holders of the model see what the clients see."""
     return part.server if adversary == SERVER else part.clients
 
 
@@ -75,14 +75,14 @@ def _seen(releases: Iterable[Release], adversary: str) -> set[Seen]:
     return {sight_of(release, adversary) for release in releases} - {"nothing"}
 
 
-def _told(releases: Iterable[Release]) -> str:
-    """What the server is told beside the values."""
-    known = {
+def _reported(releases: Iterable[Release]) -> str:
+    """What clients report to the server in addition to the values."""
+    texts = {
         "samples": "its number of samples",
-        "metrics": "what it measured on its own hold-out data",
+        "metrics": "its metrics on its own hold-out data",
         "seconds": "how long it trained",
     }
-    return ", ".join(text for what, text in known.items() if any(release.what == what for release in releases))
+    return ", ".join(text for what, text in texts.items() if any(release.what == what for release in releases))
 
 
 def _dp(releases: Sequence[Release], adversary: str, delta: float, unit: str) -> Dp:
@@ -97,49 +97,49 @@ def _dp(releases: Sequence[Release], adversary: str, delta: float, unit: str) ->
     return dp
 
 
-def _against_server(seen: set[Seen], votes: bool, seeded: bool, told: str, dp: Dp) -> Guarantee:
-    beside = f"; a client also tells it, in clear, {told}" if told else ""
-    alone = ", of the values alone" if "hold-out" in told else ""
+def _against_server(seen: set[Seen], votes: bool, seeded: bool, reported: str, dp: Dp) -> Guarantee:
+    also = f"; each client also reports, in the clear, {reported}" if reported else ""
+    values_only = ", of the values alone" if "hold-out" in reported else ""
     if not seen:
-        return Guarantee(SERVER, "nothing sent", f"no values passed it{beside}")
+        return Guarantee(SERVER, "nothing sent", f"it saw no values{also}")
     if "clear" in seen:
-        return Guarantee(SERVER, "none", f"values pass it in clear{beside}")
+        return Guarantee(SERVER, "none", f"it sees values in the clear{also}")
     if "noised" in seen and votes:
         return dp(
-            f"dp given the partition{alone}",
-            "noised values pass it; which they are depends on a vote that hides positions by a key, not by noise, "
-            f"so there is no total (ε, δ){beside}",
+            f"dp given the partition{values_only}",
+            "it sees noised values; which values these are depends on a vote that hides positions by a key, not by "
+            f"noise, so there is no total (ε, δ){also}",
         )
     if "summed" in seen:
         return dp(
-            f"computational dp{alone}",
-            "it can unmask only the sum, which carries this noise, if learning with errors is hard and no more "
-            f"clients help it than privacy.colluders says{beside}",
+            f"computational dp{values_only}",
+            "it can unmask only the sum, which carries this noise, if learning with errors is hard and at most "
+            f"privacy.colluders clients help it{also}",
         )
     if "noised" in seen:
-        why = "all values that pass it are clipped and noised, whatever it does with them afterwards"
-        return dp(f"dp{alone}", why + beside)
+        why = "all values that it sees are clipped and noised, whatever it does with them afterwards"
+        return dp(f"dp{values_only}", why + also)
     ballots = "; the joint pattern of the clients' votes shows how much they agree" if votes else ""
     kind = "simulated computational" if seeded else "computational"
-    return Guarantee(SERVER, kind, f"only ciphertexts pass it, under a key that it lacks{ballots}{beside}")
+    return Guarantee(SERVER, kind, f"it sees only ciphertexts under a key that it does not have{ballots}{also}")
 
 
 def _against_readers(adversary: str, values: Sequence[Release], votes: bool, counted: bool, dp: Dp) -> Guarantee:
-    seen, beside = _seen(values, adversary), "; they are also told its number of samples" if counted else ""
+    seen, also = _seen(values, adversary), "; they also learn its number of samples" if counted else ""
     if not seen:
-        return Guarantee(adversary, "nothing sent", "no values reached them")
+        return Guarantee(adversary, "nothing sent", "they saw no values")
     if "clear" in seen:
         whose = "they read it" if adversary == CLIENTS else "it is in the model"
         part = "the sum of the encrypted part" if votes else "the sum"
-        return Guarantee(adversary, "none", f"{part} carries no noise, and {whose}{beside}")
-    shared = next((one for one in values if one.quorum), None)
-    noise = "every client's own noise is in what they read"
+        return Guarantee(adversary, "none", f"{part} carries no noise, and {whose}{also}")
+    shared = next((release for release in values if release.quorum), None)
+    noise = "everything they see contains every client's own noise"
     if shared is not None:
         noise = (
-            f"a sum over {shared.quorum} or more clients carries this noise, though {shared.colluders} of them take "
-            "theirs off, if no client helps the server and the others add their share"
+            f"a sum over {shared.quorum} or more clients carries this noise, even if {shared.colluders} of them "
+            "subtract their own, provided that no client helps the server and the others add their share"
         )
     if votes:
         known = "they know the elected positions" if adversary == CLIENTS else "the elected positions shaped the model"
-        return dp("dp given the partition", f"{noise}; but {known}, which no noise protects{beside}")
-    return dp("dp", noise + beside)
+        return dp("dp given the partition", f"{noise}; but {known}, which no noise protects{also}")
+    return dp("dp", noise + also)

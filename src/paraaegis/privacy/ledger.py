@@ -1,7 +1,7 @@
-"""The ledger: every release is written down before it leaves, and what the budget cannot pay does not leave.
+"""The ledger: every release is recorded before it is sent, and a release that exceeds the budget is not sent.
 
-A release that was written and then lost on its way still counts. Seeded noise that is replayed bit for bit is one
-release, fresh noise for the same round a second. guarantee.py reads what stands here.
+A recorded release counts even if it was lost in transit. Seeded noise that is replayed bit for bit is one release;
+fresh noise for the same round is a second one. guarantee.py derives guarantees from the ledger.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ _ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Exposure:
-    """How a part of every update is seen: by the server as it passes, by the clients once it is summed and revealed.
+    """How a part of every update is seen: by the server in transit, by the clients once it is summed and revealed.
 
-    `noise` is what an observer meets: its own deviation, or for noise that clients share what remains of the sum's.
+    `noise` is the noise that protects it: the client's own, or, if clients share the noise of a sum, what remains of
+    it once colluders have subtracted theirs.
     """
 
     what: str
     server: Seen
     clients: Seen
     noise: Gaussian | None = None
-    quorum: int = 0  # noise that clients share: how many, at least, and how many of them may tell theirs
+    quorum: int = 0  # for noise that clients share: by at least how many, and how many of them may reveal theirs
     colluders: int = 0
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that one client let go in one round. `sigma` is noise of a value clipped to `clip`.
+    """One thing that one client released in one round. `sigma` is the std of the noise on a value clipped to `clip`.
 
-    Hidden means by a key: values under CKKS, positions of votes under the secret order. Summed means that only a noised
-    sum can be seen, if nobody cheats and learning with errors is hard.
+    "hidden" means hidden by a key: values under CKKS, positions of votes under the secret order. "summed" means that
+    only a noised sum can be seen, if nobody cheats and learning with errors is hard.
     """
 
     round: int
@@ -60,8 +61,8 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     quorum: int = 0  # as in Exposure
     colluders: int = 0
     simulated: bool = False
-    run: str = ""  # a silo's ledger is that of all its runs
-    model: str = ""  # digest of the model that was trained on
+    run: str = ""  # a deployed client keeps one ledger for all its runs
+    model: str = ""  # digest of the model that training started from
 
 
 def releases_of(
@@ -73,7 +74,7 @@ def releases_of(
     run: str = "",
     model: str = "",
 ) -> list[Release]:
-    """What a client lets go in this round if it sends its update so."""
+    """A client's releases in this round if its update has these exposures."""
 
     def release(part: Exposure) -> Release:
         sigma = part.noise.sigmas[number - 1] if part.noise else 0.0
@@ -104,7 +105,7 @@ SECONDS = Exposure("seconds", server="clear", clients="nothing")
 
 @dataclass(frozen=True)
 class Budget:
-    """What a client may spend: Σ (Δ/σ)² up to `limit`, with Δ = `factor`·θ, in the reading its noise was made by."""
+    """What a client may spend: Σ (Δ/σ)² up to `limit`, with Δ = `factor`·θ, in the reading that set its noise."""
 
     factor: float
     limit: float
@@ -114,47 +115,47 @@ class Budget:
     fraction: float = 1.0
 
     def cost(self, release: Release) -> float:
-        """What one release takes of the limit."""
+        """What one release uses of the limit."""
         return (self.factor * release.clip / release.sigma) ** 2 if release.sigma > 0 else 0.0
 
     def text(self, spent: float) -> str:
-        """What this much spending amounts to, with its unit; the Remark's figure never without the honest one."""
+        """The ε of this much spending, with its unit; the Remark's ε is never given without the exact one."""
         if self.reading != REMARK:
             return f"ε = {self.epsilon_at(spent):.4g} at δ = {self.delta:g} ({self.reading})"
-        honest = epsilon_of(spent**0.5 / self.factor, self.delta)
+        exact = epsilon_of(spent**0.5 / self.factor, self.delta)
         return (
-            f"ε = {self.epsilon_at(spent):.4g} at δ = {self.delta:g} ({REMARK}, whose unit is none; by exact "
-            f"accounting, unit: client, ε = {honest:.4g})"
+            f"ε = {self.epsilon_at(spent):.4g} at δ = {self.delta:g} ({REMARK}, which has no unit of privacy; by exact "
+            f"accounting, unit: client, ε = {exact:.4g})"
         )
 
     def epsilon_at(self, spent: float) -> float:
-        """The ε that this much spending amounts to, in this budget's reading."""
+        """The ε of this much spending, in this budget's reading."""
         if self.reading == REMARK:
             return remark_epsilon(spent, self.delta, self.fraction)
         return epsilon_of(spent**0.5, self.delta)
 
 
 class Ledger:
-    """The releases of one client or, in an experiment, of all; in a file if one is given.
+    """The releases of one client or, in an experiment, of all clients; in a file if one is given.
 
-    With `one_owner` all releases are one silo's, which may have had other names before.
-    Safe to use from threads, and from processes that share the file: each looks at what the others added first.
+    With `one_owner` all releases belong to one client, which may have had other names before.
+    Safe to use from threads, and from processes that share the file: each first reads what the others have added.
     """
 
     def __init__(self, budget: Budget | None = None, path: Path | None = None, one_owner: bool = False) -> None:
         self.budget, self._path, self._one_owner = budget, path, one_owner
         self._lock = threading.Lock()
-        self._size = 0  # bytes of the file that are known here
+        self._size = 0  # bytes of the file read so far
         self._known: set[Release] = set()
         self._spent: dict[str, float] = defaultdict(float)
         self._answers: dict[tuple[str, str], set[tuple[str, int, int]]] = defaultdict(set)
         self.releases: list[Release] = []
         if path is not None and path.exists():
-            self._look(path.read_bytes())
+            self._take(path.read_bytes())
 
-    def _look(self, news: bytes) -> None:
-        """Take in what stands in the file beyond what is known."""
-        whole = _whole(news)
+    def _take(self, content: bytes) -> None:
+        """Add the releases from a part of the file that has not been read yet."""
+        whole = _whole(content)
         self._enter(_parse(whole, self._path))
         self._size += len(whole)
 
@@ -175,21 +176,21 @@ class Ledger:
 
     @property
     def share(self) -> float | None:
-        """How much of the budget the client that spent most has used; None where nothing is counted."""
+        """The fraction of the budget used by the client that spent most; None if nothing is counted."""
         most = max(self._spent.values(), default=0.0)
         return most / self.budget.limit if self.budget and most else None
 
     def answers(self, client: str, model: str) -> set[tuple[str, int, int]]:
-        """Run, round and attempt of each answer of a client that was trained on this model."""
+        """Run, round and attempt of each of a client's answers that was trained from this model."""
         with self._lock:
             return set(self._answers["" if self._one_owner else client, model])
 
     def _new(self, releases: Iterable[Release]) -> list[Release]:
-        """Without what is no second release: noise replayed bit for bit, or what carries no noise, told again."""
-        return [one for one in releases if not ((one.simulated or not one.sigma) and one in self._known)]
+        """The releases that count: noise replayed bit for bit, or a value without noise sent again, does not."""
+        return [each for each in releases if not ((each.simulated or not each.sigma) and each in self._known)]
 
     def refusal(self, releases: Sequence[Release]) -> str:
-        """Why one client may not release these, and what it could; empty if it may."""
+        """Why one client may not release these, and what it could release instead; empty if it may."""
         with self._lock:
             return self._refusal(self._new(releases))
 
@@ -200,18 +201,18 @@ class Ledger:
         client, spent = new[0].client, self._spent[self._owner(new[0])]
         text = (
             f"the privacy budget of {client} is spent: {budget.text(spent)} of {budget.epsilon:g}, against "
-            f"all who read its noised values; round {new[0].round} would make it {budget.text(after)}. "
-            f"What fits, in a run whose spending adds to this one's: a budget of ε ≥ {budget.epsilon_at(after):.4g}"
+            f"everyone who reads its noised values; round {new[0].round} would make it {budget.text(after)}. "
+            f"In a run whose spending adds to this, it needs a budget of ε ≥ {budget.epsilon_at(after):.4g}"
         )
         left = budget.limit - spent
         if left <= budget.limit * 1e-9:
             return text
         more = (cost / left) ** 0.5
         sigma = more * max(release.sigma for release in new)
-        return f"{text}, or noise {more:.3g} times as large (σ = {sigma:.4g}) in one more round"
+        return f"{text}, or noise {more:.3g} times as large (σ = {sigma:.4g}) for one more round"
 
     def record(self, releases: Sequence[Release]) -> None:
-        """Write down what is about to leave; raises instead where the budget cannot pay for it."""
+        """Record what is about to be sent; raises instead if it exceeds the budget."""
         with self._lock, self._opened() as file:
             new = self._new(releases)
             if refusal := self._refusal(new):
@@ -222,22 +223,22 @@ class Ledger:
 
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes] | None]:
-        """The file, for this process alone, with what others wrote taken in."""
+        """The file, locked for this process, after reading what others have added."""
         if self._path is None:
             yield None
             return
         if self._size and not self._path.exists():
-            raise RunError(f"{self._path} is gone; what was spent cannot be known; bring the file back")
+            raise RunError(f"{self._path} is gone, so the privacy spent is unknown; restore the file")
         with self._path.open("ab+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if (size := os.fstat(file.fileno()).st_size) < self._size:
                 raise RunError(
-                    f"{self._path} was cut from {self._size} to {size} bytes while it was in use; what was spent "
-                    "cannot be known; bring the file back"
+                    f"{self._path} shrank from {self._size} to {size} bytes while it was in use, so the privacy spent "
+                    "is unknown; restore the file"
                 )
             file.seek(self._size)
-            self._look(file.read())
-            file.truncate(self._size)  # a line that a kill cut off never left
+            self._take(file.read())
+            file.truncate(self._size)  # a line cut off by a kill was never sent
             yield file
 
     def _append(self, file: IO[bytes], releases: Sequence[Release]) -> None:
@@ -250,7 +251,7 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> list[Release]:
-    """The releases in a file; a last line that a kill cut off is passed over."""
+    """The releases in a file; a last line cut off by a kill is skipped."""
     return _parse(_whole(path.read_bytes()), path)
 
 
@@ -262,4 +263,4 @@ def _parse(content: bytes, path: Path | None) -> list[Release]:
     try:
         return [msgspec.json.decode(line, type=Release) for line in content.splitlines()]
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise RunError(f"{path} is damaged: {error}; what was spent cannot be known; bring the file back") from error
+        raise RunError(f"{path} is damaged: {error}; the privacy spent is unknown; restore the file") from error

@@ -1,1 +1,1 @@
-"""One page about runs: what they reached, what it cost, whom it protects. Reads run folders only."""
+"""One page about a set of runs: their results, costs and privacy guarantees. Reads only run folders."""

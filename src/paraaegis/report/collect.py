@@ -1,4 +1,4 @@
-"""Runs for a report, read from their folders; what is broken or unfinished is named and left out."""
+"""Read runs for a report from their folders; broken or unfinished runs are listed and left out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paraaegis.runs.run import Result, bytes_a_client, read_done, summarise
 
 @dataclass(frozen=True)
 class Run:
-    """One complete run. Its label is its folder's name, in a comparison without what all have in common."""
+    """One complete run. Its label is its folder's name, in a comparison without the parts shared by all runs."""
 
     config: Config
     records: list[RoundRecord]
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def mark(self) -> str:
-        """What tells it from others of its method, in a word: its ratio, or its row's name."""
+        """A short label that distinguishes it from other runs of its method: its ratio, or its row's name."""
         method, protect = self.result.method, self.config.protect
         if not self.row.startswith(method):
             return self.row
@@ -48,19 +48,19 @@ class Run:
         if method not in METHODS or not METHODS[method].votes:
             return rest
         decay = f" × {protect.decay:g}" if protect.decay < 1 else ""
-        beside = "carry" if protect.carry else ""
+        suffix = "carry" if protect.carry else ""
         if len(self._parts) == 3:  # its row has a name, which may say more than its ratio
-            beside = rest.lstrip("0123456789_.x- ")
-        return f"{100 * protect.ratio:g}%{decay} {beside}".strip()
+            suffix = rest.lstrip("0123456789_.x- ")
+        return f"{100 * protect.ratio:g}%{decay} {suffix}".strip()
 
     @property
     def shared(self) -> bool:
-        """As its result says."""
+        """Whether its machine had other work."""
         return self.result.shared
 
     @property
     def split(self) -> str:
-        """How its data was shared out."""
+        """The name of its data split."""
         return split_name(self.config)
 
     @property
@@ -69,54 +69,54 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """Of the final model, in percent."""
+        """The accuracy of the final model, in percent."""
         return 100 * self.result.metrics.get("accuracy", float("nan"))
 
     @property
     def length(self) -> int:
-        """Values in the model, as far as the lines tell; 0 where they do not."""
+        """The number of values in the model, estimated from its round records; 0 if they do not show it."""
         record = next((record for record in self.records if record.clients), self.records[0])
         if record.elected and record.ratio:
             return round(record.elected / record.ratio)
         return record.bytes_up.get("grid", 0) // 4 // max(1, len(record.clients))
 
     def megabytes(self, direction: Literal["up", "down"]) -> float:
-        """Of a client and round."""
+        """MB per client per round."""
         up, down = bytes_a_client(self.result, self.config)
         return (up if direction == "up" else down) / 1e6
 
 
 def by_split(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs by the split of their data."""
-    found: dict[str, list[Run]] = {}
+    """Runs grouped by data split."""
+    grouped: dict[str, list[Run]] = {}
     for run in runs:
-        found.setdefault(run.split, []).append(run)
-    return found
+        grouped.setdefault(run.split, []).append(run)
+    return grouped
 
 
 def collect(paths: Iterable[Path], running: bool = False) -> tuple[list[Run], list[str]]:
-    """All complete runs in or right below these folders, and a sentence about each that cannot be shown.
+    """All complete runs in or directly below these folders, and a sentence about each one that cannot be shown.
 
-    With `running` also those that go on, as far as they are.
+    With `running`, runs in progress are included too, with their rounds so far.
     """
     runs, problems = [], []
     for folder in dict.fromkeys(path.resolve() for path in _folders(paths)):
         try:
             runs.append(_read(folder, running))
             if not runs[-1].guarantees:
-                problems.append(f"{folder.name}: it has no ledger, so that its guarantees are not shown")
+                problems.append(f"{folder.name}: it has no ledger, so its guarantees are not shown")
         except (ParaAegisError, OSError) as error:
             problems.append(f"{folder.name}: {error}")
     return _labelled(runs), problems
 
 
 def profile_of(runs: Iterable[Run]) -> str:
-    """The CKKS profile that most of these runs have."""
+    """The CKKS profile that most of these runs use."""
     return Counter(run.config.protect.profile for run in runs).most_common(1)[0][0]
 
 
 def _labelled(runs: list[Run]) -> list[Run]:
-    """Names of the form row--split--seed, without the parts that are the same in all."""
+    """Label runs by names of the form row--split--seed, without the parts that are the same in all."""
     names = [run._parts for run in runs]
     if len({len(parts) for parts in names}) != 1:
         return runs
@@ -128,16 +128,16 @@ def _labelled(runs: list[Run]) -> list[Run]:
 
 
 def _folders(paths: Iterable[Path]) -> list[Path]:
-    found = []
+    folders = []
     for path in paths:
         if not path.is_dir():
-            raise RunError(f"{path} is not a folder; give run folders, or a comparison's")
+            raise RunError(f"{path} is not a folder; give run folders or a comparison's folder")
         traces = ("config.toml", "rounds.jsonl", "result.json")
-        below = sorted(one for one in path.iterdir() if one.is_dir() and any((one / name).exists() for name in traces))
-        found += [path] if (path / "config.toml").exists() else below
-    if not found:
-        raise RunError("there is no run in these folders: none holds a config.toml")
-    return found
+        below = sorted(sub for sub in path.iterdir() if sub.is_dir() and any((sub / name).exists() for name in traces))
+        folders += [path] if (path / "config.toml").exists() else below
+    if not folders:
+        raise RunError("there is no run in these folders: none of them contains a config.toml")
+    return folders
 
 
 def _read(path: Path, running: bool) -> Run:
@@ -146,7 +146,7 @@ def _read(path: Path, running: bool) -> Run:
         raise RunError("its config.toml cannot be read")
     done, records = read_done(folder), folder.read_records()
     if done is None and not running:
-        raise RunError("it is not complete; the command that began it goes on with it, or says why it cannot")
+        raise RunError("it is not complete; run the command that started it again to resume it")
     if not records:
         raise RunError("it has no rounds yet" if running else "it has no rounds")
     if done is not None and len(records) != done.rounds:

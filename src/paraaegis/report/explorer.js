@@ -1,12 +1,12 @@
 "use strict";
-// The same rules as paraaegis.planning.cost: a test compares the two.
+// Same formulas as paraaegis.planning.cost; a test compares the two.
 function elected(setting, number) {
   return Math.round(setting.ratio * setting.decay ** (number - 1) * setting.length);
 }
 function estimate(data, setting) {
   const { machine, constants } = data;
   const cost = machine.methods[data.methods[setting.method]];
-  const found = { seconds: 0, bytes_up: 0, bytes_down: 0, phases: {}, memory_client: 0, memory_server: 0 };
+  const total = { seconds: 0, bytes_up: 0, bytes_down: 0, phases: {}, memory_client: 0, memory_server: 0 };
   for (let number = 1; number <= setting.rounds; number++) {
     const k = elected(setting, number);
     const inside = { none: 0, elected: k, all: setting.length }[cost.inside];
@@ -16,8 +16,8 @@ function estimate(data, setting) {
     const common = machine.header + votes + 4 * outside + cost.share * setting.clients;
     const up = common + machine.cipher_up * ciphertexts;
     const down = common + machine.cipher_down * ciphertexts;
-    found.bytes_up += up;
-    found.bytes_down += down;
+    total.bytes_up += up;
+    total.bytes_down += down;
     const dot = (line) => line[0] + line[1] * setting.length + line[2] * ciphertexts;
     const phases = {};
     if (setting.bandwidth === null) {
@@ -30,15 +30,15 @@ function estimate(data, setting) {
       phases.transfer = 8 * (up + down) / (1e6 * setting.bandwidth);
       phases.Flower = constants.flowerExchange * cost.exchanges + constants.flowerByte * (up + down);
     }
-    for (const [phase, seconds] of Object.entries(phases)) found.phases[phase] = (found.phases[phase] || 0) + seconds;
+    for (const [phase, seconds] of Object.entries(phases)) total.phases[phase] = (total.phases[phase] || 0) + seconds;
     const vectors = cost.inside === "elected" && cost.outside === "none" ? 8 : 6;
     const [held, kept] = setting.bandwidth === null ? [1, 1] : [2, 3];
     const values = (4 * vectors + 8 * (cost.votes ? 4 : 0)) * setting.length;
-    found.memory_client = Math.max(found.memory_client, constants.base + values + held * (up + down));
-    found.memory_server = Math.max(found.memory_server, constants.base + 16 * inside + 8 * outside + kept * (up + down));
+    total.memory_client = Math.max(total.memory_client, constants.base + values + held * (up + down));
+    total.memory_server = Math.max(total.memory_server, constants.base + 16 * inside + 8 * outside + kept * (up + down));
   }
-  found.seconds = Object.values(found.phases).reduce((sum, seconds) => sum + seconds, 0);
-  return found;
+  total.seconds = Object.values(total.phases).reduce((sum, seconds) => sum + seconds, 0);
+  return total;
 }
 function figure(value, unit) {
   return `${value >= 100 ? value.toFixed(0) : value.toPrecision(3)} ${unit}`;
@@ -58,7 +58,7 @@ function distance(run, setting) {
   return WEIGHTS.method * (run.method !== setting.method) + WEIGHTS.lever * lever + WEIGHTS.clients * apart(run.clients, setting.clients)
     + WEIGHTS.length * apart(run.length, setting.length);
 }
-// Sliders that span decades move in their logarithm.
+// Sliders that span orders of magnitude are logarithmic.
 const SLIDERS = {
   ratio: { min: Math.log10(0.001), max: 0, step: 0.01, read: (x) => 10 ** x, write: Math.log10, show: (x) => `${(100 * x).toPrecision(2)} %` },
   decay: { min: 0.8, max: 1, step: 0.005, read: (x) => x, write: (x) => x, show: (x) => x.toFixed(3) },
@@ -99,22 +99,22 @@ function explore(data) {
     field("ratio").disabled = cost.inside !== "elected";
     field("decay").disabled = !data.decaying.includes(setting.method);
     field("bandwidth").disabled = here.checked;
-    const found = estimate(data, setting);
+    const total = estimate(data, setting);
     const noised = data.noised.includes(setting.method);
     const sigma = data.start.clip * Math.sqrt(setting.rounds) / data.budgets[setting.budget].mu;
     field("budget").disabled = !noised;
-    put("up", bytes(found.bytes_up / setting.rounds));
-    put("down", bytes(found.bytes_down / setting.rounds));
-    put("total", bytes(found.bytes_up + found.bytes_down));
-    put("round", duration(found.seconds / setting.rounds));
-    put("run", duration(found.seconds));
-    put("phases", Object.entries(found.phases).filter(([, seconds]) => seconds > 0)
+    put("up", bytes(total.bytes_up / setting.rounds));
+    put("down", bytes(total.bytes_down / setting.rounds));
+    put("total", bytes(total.bytes_up + total.bytes_down));
+    put("round", duration(total.seconds / setting.rounds));
+    put("run", duration(total.seconds));
+    put("phases", Object.entries(total.phases).filter(([, seconds]) => seconds > 0)
       .map(([phase, seconds]) => `${phase} ${duration(seconds / setting.rounds)}`).join(", "));
-    put("sigma", noised ? `σ = ${sigma.toPrecision(3)} a coordinate at clip ${data.start.clip}, by exact accounting at client level` : "none");
-    put("memory", `${bytes(found.memory_client)} client, ${bytes(found.memory_server)} server`);
-    place.dataset.seconds = found.seconds;
-    place.dataset.up = found.bytes_up;
-    place.dataset.down = found.bytes_down;
+    put("sigma", noised ? `σ = ${sigma.toPrecision(3)} per coordinate at clip ${data.start.clip}, by exact client-level accounting` : "none");
+    put("memory", `${bytes(total.memory_client)} client, ${bytes(total.memory_server)} server`);
+    place.dataset.seconds = total.seconds;
+    place.dataset.up = total.bytes_up;
+    place.dataset.down = total.bytes_down;
     const near = data.measured.map((run) => [distance(run, setting), run]).sort((a, b) => a[0] - b[0]).slice(0, 3);
     place.querySelector("tbody.measured").replaceChildren(...near.map(([, run]) => {
       const row = document.createElement("tr");

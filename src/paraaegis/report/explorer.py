@@ -1,4 +1,4 @@
-"""The explorer's data: a machine's costs, the noise of a few budgets, and the runs that were measured."""
+"""The explorer's data: a machine's costs, the noise for a range of budgets, and the measured runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUDGETS = np.geomspace(0.1, 100, 61)
 
 
 def explorer(machine: Machine, runs: Sequence[Run]) -> dict[str, Any]:
-    """All that the page needs to answer a move of a slider."""
+    """Everything the page needs to respond to a slider."""
     names = shown_methods(machine)
     return {
         "machine": msgspec.to_builtins(machine),
@@ -40,7 +40,7 @@ def shown_methods(machine: Machine) -> list[str]:
 
 def _measured(run: Run, runs: Sequence[Run], machine: Machine) -> dict[str, Any]:
     protect, kind = run.config.protect, (run.config.data.name, run.config.model.name)
-    siblings = (one.length for one in runs if (one.config.data.name, one.config.model.name) == kind)
+    siblings = (other.length for other in runs if (other.config.data.name, other.config.model.name) == kind)
     cost = machine.methods.get(priced_as(run.result.method))
     return {
         "label": run.label,
@@ -60,17 +60,17 @@ def _measured(run: Run, runs: Sequence[Run], machine: Machine) -> dict[str, Any]
 
 
 def _start(runs: Sequence[Run]) -> dict[str, Any]:
-    """Where the sliders stand at first: as in these runs, of those that vote in feedback's or the first."""
+    """The sliders' initial values: from these runs, with the method of a feedback run or of the first that votes."""
     first = runs[0]
     length = next((run.length for run in runs if run.length), 1_000_000)
     voted = [run for run in runs if run.result.method in METHODS and METHODS[run.result.method].votes]
-    chosen = next((run for run in voted if METHODS[run.result.method].withholds), [*voted, first][0])
-    protect, epsilon = chosen.config.protect, min(chosen.config.privacy.epsilon, BUDGETS[-1])
+    example = next((run for run in voted if METHODS[run.result.method].withholds), [*voted, first][0])
+    protect, epsilon = example.config.protect, min(example.config.privacy.epsilon, BUDGETS[-1])
     plain = next((run for run in runs if run.result.method == REFERENCE), first)
     train = sum(record.seconds.get("train", 0.0) for record in plain.records) / len(plain.records)
     return {
         "here": all(run.config.engine.name == "local" for run in runs),
-        "method": chosen.result.method,
+        "method": example.result.method,
         "ratio": protect.ratio,
         "decay": protect.decay,
         "budget": int(np.abs(np.log(BUDGETS / epsilon)).argmin()),

@@ -1,4 +1,4 @@
-"""The figures of a report, as Plotly describes them: data first, looks from one place."""
+"""The figures of a report as Plotly data and layout, with one place for their style."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _SYMBOLS = {"*": "star", "v": "triangle-down", "<": "triangle-left", "s": "squar
 
 def figures(runs: Sequence[Run]) -> dict[str, Figure]:
     """All figures that these runs have data for, by title."""
-    found: dict[str, Figure] = {}
+    drawn: dict[str, Figure] = {}
     splits = by_split(runs)
-    for split, some in splits.items():  # accuracies on different data are no trade-off
-        beside = f", {split}" if len(splits) > 1 else ""
+    for split, some in splits.items():  # accuracies on different data are not comparable
+        suffix = f", {split}" if len(splits) > 1 else ""
         both = [run.megabytes("up") + run.megabytes("down") for run in some]
         seconds = [run.result.seconds for run in some]
-        found[f"Accuracy against time{beside}"] = _scatter(some, "seconds", seconds, timed=True)
-        found[f"Accuracy against bytes{beside}"] = _scatter(some, "MB a client and round, up and down", both)
-    found["Accuracy by round"] = _lines(
+        drawn[f"Accuracy against time{suffix}"] = _scatter(some, "seconds", seconds, timed=True)
+        drawn[f"Accuracy against bytes{suffix}"] = _scatter(some, "MB per client per round, up and down", both)
+    drawn["Accuracy by round"] = _lines(
         runs, "accuracy, %", lambda run: [100 * record.metrics.get("accuracy", float("nan")) for record in run.records]
     )
-    found["Where the time goes"] = _phases(runs)
-    found["Bytes by direction"] = _bytes(runs)
+    drawn["Where the time goes"] = _phases(runs)
+    drawn["Bytes by direction"] = _bytes(runs)
     voting = [run for run in runs if any(record.agreement is not None for record in run.records)]
     if voting:
-        found["Ratio by round"] = _lines(voting, "r_t, %", lambda run: [100 * record.ratio for record in run.records])
-        found["Agreement of the votes"] = _lines(
+        drawn["Ratio by round"] = _lines(voting, "r_t, %", lambda run: [100 * record.ratio for record in run.records])
+        drawn["Agreement of the votes"] = _lines(
             voting, "votes on elected values, %", lambda run: [100 * (record.agreement or 0) for record in run.records]
         )
-    return found
+    return drawn
 
 
-def _looks(run: Run) -> tuple[str, str]:
+def _style(run: Run) -> tuple[str, str]:
     colour, marker = style_of(run.result.method)
     return colour, _SYMBOLS.get(marker, "circle")
 
@@ -55,14 +55,14 @@ def _label_place(name: str) -> str:
 
 
 def _rank(runs: Sequence[Run], run: Run) -> int:
-    """The how many-eth run of its method this is, to tell lines of one colour apart."""
+    """The index of this run among those of its method, to distinguish lines of the same colour."""
     return [other.label for other in runs if other.result.method == run.result.method].index(run.label)
 
 
 def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], timed: bool = False) -> Figure:
     points = []
     for run, cost in zip(runs, costs, strict=True):
-        colour, symbol = _looks(run)
+        colour, symbol = _style(run)
         points.append(
             {
                 "type": "scatter",
@@ -82,7 +82,7 @@ def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], timed: boo
     edge = {
         "type": "scatter",
         "mode": "lines",
-        "name": "none is better in both",
+        "name": "Pareto front",
         "x": [cost for cost, _ in front],
         "y": [accuracy for _, accuracy in front],
         "line": {"dash": "dot", "color": "#888", "shape": "hv"},
@@ -92,14 +92,14 @@ def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], timed: boo
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those points that no other one beats in both: cost, which is better low, and gain, which is better high."""
-    found: list[tuple[float, float]] = []
+    """The Pareto front: points that no other point beats in both cost (lower is better) and gain (higher is better)."""
+    front: list[tuple[float, float]] = []
     for cost, gain in sorted(
         (point for point in points if point[1] == point[1]), key=lambda point: (point[0], -point[1])
     ):
-        if not found or gain > found[-1][1]:
-            found.append((cost, gain))
-    return found
+        if not front or gain > front[-1][1]:
+            front.append((cost, gain))
+    return front
 
 
 def _lines(runs: Sequence[Run], label: str, values: Callable[[Run], list[float]]) -> Figure:
@@ -111,8 +111,8 @@ def _lines(runs: Sequence[Run], label: str, values: Callable[[Run], list[float]]
             "legendgroup": run.result.method,
             "x": [record.round for record in run.records],
             "y": values(run),
-            "line": {"color": _looks(run)[0], "width": 1.5, "dash": _DASHES[_rank(runs, run) % len(_DASHES)]},
-            "marker": {"size": 6, "symbol": _looks(run)[1], "color": _looks(run)[0]},
+            "line": {"color": _style(run)[0], "width": 1.5, "dash": _DASHES[_rank(runs, run) % len(_DASHES)]},
+            "marker": {"size": 6, "symbol": _style(run)[1], "color": _style(run)[0]},
         }
         for run in runs
     ]
@@ -127,7 +127,7 @@ def _phases(runs: Sequence[Run]) -> Figure:
         _bars("combine (server)" if phase == "combine" else phase, colour, runs, [mean(run, phase) for run in runs])
         for phase, colour in PHASES.items()
     ]
-    title = "seconds a round: of a client (mean; others work at the same time), and of the server for all of them"
+    title = "seconds per round: of a client (mean; clients run in parallel) and of the server for all clients"
     return {"data": data, "layout": _tall(runs, "stack", title)}
 
 
@@ -136,7 +136,7 @@ def _bytes(runs: Sequence[Run]) -> Figure:
         _bars("up", "#0072B2", runs, [run.megabytes("up") for run in runs]),
         _bars("down", "#E69F00", runs, [run.megabytes("down") for run in runs]),
     ]
-    return {"data": data, "layout": _tall(runs, "group", "MB a client and round")}
+    return {"data": data, "layout": _tall(runs, "group", "MB per client per round")}
 
 
 def _bars(name: str, colour: str, runs: Sequence[Run], values: Sequence[float]) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _bars(name: str, colour: str, runs: Sequence[Run], values: Sequence[float]) 
 
 
 def _tall(runs: Sequence[Run], mode: str, title: str) -> dict[str, Any]:
-    """The layout of bars, one a run."""
+    """The layout of a bar chart with one bar per run."""
     axes = {"xaxis": {"title": title}, "yaxis": {"automargin": True, "autorange": "reversed"}}
     return {"barmode": mode, "height": 140 + 34 * len(runs), **axes}
 

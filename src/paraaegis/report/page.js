@@ -1,13 +1,13 @@
 "use strict";
 const quiet = { displayModeBar: false, responsive: true };
-function looks() {
+function colours() {
   const style = getComputedStyle(document.documentElement);
   const ink = style.getPropertyValue("--ink").trim();
   const line = style.getPropertyValue("--line").trim();
   return { ink, line };
 }
 function draw() {
-  const { ink, line } = looks();
+  const { ink, line } = colours();
   FIGURES.forEach((figure, number) => {
     const data = JSON.parse(JSON.stringify(figure.data).replaceAll('"#000000"', JSON.stringify(ink)));
     const place = document.getElementById(`figure-${number}`);
@@ -20,13 +20,13 @@ function draw() {
       layout[axis] = Object.assign({ gridcolor: line, zerolinecolor: line }, figure.layout[axis],
         title ? { title: { text: title } } : {});
     }
-    place.style.height = `${layout.height}px`; // or a resize after a redraw takes it for nothing
+    place.style.height = `${layout.height}px`; // otherwise a resize after a redraw sees a height of zero
     Plotly.react(place, data, layout, quiet);
     legend(place, data);
   });
 }
 const SYMBOLS = { star: "★", "triangle-down": "▼", "triangle-left": "◀", square: "■", x: "✖", diamond: "◆", circle: "●", cross: "✚", "triangle-up": "▲" };
-const MANY = 10; // series: a legend of more shows one a method, the rest is told where the pointer is
+const MANY = 10; // series: beyond this the legend shows one entry per method; hovering shows the rest
 function legend(place, all) {
   const first = (series, i) => !series.legendgroup || all.findIndex((other) => other.legendgroup === series.legendgroup) === i;
   const short = all.length > MANY;
@@ -78,4 +78,4 @@ document.querySelectorAll("table.sortable").forEach(sortable);
 document.querySelectorAll("a.download").forEach((link) => { download(link); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 matchMedia("print").addEventListener("change", draw);
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((details) => { details.open = true; }));

@@ -1,4 +1,4 @@
-"""The page: one self-contained file, without anything from a network."""
+"""The report page: one self-contained file that loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def write_page(
     machine: Machine | None = None,
     refresh: int = 0,
 ) -> None:
-    """Write the report of these runs."""
+    """Write the report on these runs."""
     write_whole(path, lambda file: file.write(page(runs, problems, title, machine, refresh).encode()))
 
 
 def page(
     runs: Sequence[Run], problems: Sequence[str], title: str = "", machine: Machine | None = None, refresh: int = 0
 ) -> str:
-    """The report as HTML; with an explorer where a machine was measured, reloading itself after `refresh` seconds."""
+    """The report as HTML; with an explorer if `machine` is given, and reloading every `refresh` seconds if not 0."""
     from plotly.offline import get_plotlyjs
 
     assets = files("paraaegis.report")
@@ -48,7 +48,7 @@ def page(
         "STYLE": (assets / "page.css").read_text(encoding="utf-8"),
         "PROBLEMS": _problems(problems),
         "RESULTS": _results(runs),
-        "FIGURES": "\n".join(_figure(number, *one) for number, one in enumerate(drawn.items())),
+        "FIGURES": "\n".join(_figure(number, *item) for number, item in enumerate(drawn.items())),
         "PRIVACY": _privacy(runs),
         "CONFIGURATIONS": _configurations(runs),
         "VERSION": __version__,
@@ -66,7 +66,7 @@ def page(
 
 
 def _script(value: object) -> str:
-    """A value as JSON that cannot end its script."""
+    """A value as JSON that cannot close the script element it is in."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 
@@ -91,17 +91,17 @@ def _problems(problems: Sequence[str]) -> str:
     if not problems:
         return ""
     items = "".join(f"<li>{html.escape(text)}</li>" for text in problems)
-    return f'<section class="problems"><h2>Left out, or not whole</h2><ul>{items}</ul></section>'
+    return f'<section class="problems"><h2>Left out or incomplete</h2><ul>{items}</ul></section>'
 
 
 def _results(runs: Sequence[Run]) -> str:
     names, rows = over_seeds(runs)
     seeds = _table(names, rows) if rows else ""
-    return _table(*results(runs)) + f"<p>{notes(runs)} Click on a heading to sort.</p>" + seeds
+    return _table(*results(runs)) + f"<p>{notes(runs)} Click a heading to sort.</p>" + seeds
 
 
 def _privacy(runs: Sequence[Run]) -> str:
-    rows = [(run.label, one.adversary, one.kind, one.figure, one.why) for run in runs for one in run.guarantees]
+    rows = [(run.label, each.adversary, each.kind, each.figure, each.why) for run in runs for each in run.guarantees]
     if not rows:
         return "<p>These runs have no ledger.</p>"
     return _table(("run", "against", "guarantee", "figure", "why"), rows)
@@ -116,31 +116,31 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _figure(number: int, name: str, figure: Figure) -> str:
-    kind, told = ' class="tall"' if figure["data"][0]["type"] == "bar" else "", html.escape(name)
-    link = f'<a class="download" data-figure="{number}" data-name="{told}" href="#">data</a>'
-    plot = f'<div class="plot" id="figure-{number}" role="img" aria-label="{told}"></div>'
-    return f"<figure{kind}><figcaption>{told} {link}</figcaption>{plot}</figure>"
+    kind, title = ' class="tall"' if figure["data"][0]["type"] == "bar" else "", html.escape(name)
+    link = f'<a class="download" data-figure="{number}" data-name="{title}" href="#">data</a>'
+    plot = f'<div class="plot" id="figure-{number}" role="img" aria-label="{title}"></div>'
+    return f"<figure{kind}><figcaption>{title} {link}</figcaption>{plot}</figure>"
 
 
 def _configurations(runs: Sequence[Run]) -> str:
-    """What all runs have in common once, then what each has of its own."""
+    """The settings that all runs share, then each run's own."""
     flat = [_flat(msgspec.to_builtins(run.config)) for run in runs]
     common = {key: value for key, value in flat[0].items() if all(other.get(key) == value for other in flat)}
     parts = [("All runs" if len(runs) > 1 else runs[0].label, common)]
-    own = ({key: value for key, value in one.items() if key not in common} for one in flat)
-    parts += [(run.label, found) for run, found in zip(runs, own, strict=True) if found]
+    own = ({key: value for key, value in settings.items() if key not in common} for settings in flat)
+    parts += [(run.label, settings) for run, settings in zip(runs, own, strict=True) if settings]
     return "".join(
-        f"<details><summary>{html.escape(name)}</summary><pre>{html.escape(_settings(found))}</pre></details>"
-        for name, found in parts
+        f"<details><summary>{html.escape(name)}</summary><pre>{html.escape(_settings(settings))}</pre></details>"
+        for name, settings in parts
     )
 
 
 def _flat(table: Mapping[str, Any], key: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in table.items():
-        found |= _flat(value, f"{key}{name}.") if isinstance(value, Mapping) else {f"{key}{name}": value}
-    return found
+        flat |= _flat(value, f"{key}{name}.") if isinstance(value, Mapping) else {f"{key}{name}": value}
+    return flat
 
 
-def _settings(found: Mapping[str, Any]) -> str:
-    return "\n".join(f"{key} = {as_toml(value)}" for key, value in found.items())
+def _settings(flat: Mapping[str, Any]) -> str:
+    return "\n".join(f"{key} = {as_toml(value)}" for key, value in flat.items())

@@ -1,4 +1,4 @@
-"""The paper's figures for runs of its own experiments."""
+"""The paper's figures, for runs that reproduce its experiments."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from paraaegis.report.collect import Run
 
 
 def paper_accuracy(run: Run) -> float | None:
-    """What the paper reached, in percent, where this run is one of its cells."""
-    found = _table1(run, "accuracy")
-    if found is not None or not _is_papers(run):
-        return found
+    """The paper's accuracy, in percent, if this run reproduces one of its cells."""
+    accuracy = _table1(run, "accuracy")
+    if accuracy is not None or not _is_papers(run):
+        return accuracy
     config, tables = run.config, _tables()
     ablations = {
         "strategies": config.federation.rounds == tables["strategies"]["rounds"],
         "clipping": run.row == f"{config.privacy.clip:g}",
         "clients": run.row == str(config.federation.clients),
     }
-    for name, meant in ablations.items():
-        if meant and run.row in tables[name]["accuracy"]:
+    for name, applies in ablations.items():
+        if applies and run.row in tables[name]["accuracy"]:
             return float(tables[name]["accuracy"][run.row])
     return None
 
 
 def paper_overhead(run: Run) -> float | None:
-    """The paper's time of this cell over its FedAvg's."""
+    """The paper's time for this cell over that of its FedAvg."""
     seconds, plain = _table1(run, "seconds"), _table1(run, "seconds", REFERENCE)
     return None if seconds is None or plain is None else seconds / plain
 
 
 def _table1(run: Run, table: str, row: str = "") -> float | None:
     tables, federation = _tables(), run.config.federation
-    found = tables[table].get(row or run.row)
-    if found is None or run.split not in tables["splits"] or not _is_papers(run):
+    figures = tables[table].get(row or run.row)
+    if figures is None or run.split not in tables["splits"] or not _is_papers(run):
         return None
     if (federation.clients, federation.rounds) != (10, 50):
         return None
-    return float(found[tables["splits"].index(run.split)])
+    return float(figures[tables["splits"].index(run.split)])
 
 
 def _is_papers(run: Run) -> bool:

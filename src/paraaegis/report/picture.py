@@ -13,11 +13,11 @@ from paraaegis.report.figures import pareto
 from paraaegis.report.findings import headline, notes, over_seeds, results
 from paraaegis.report.styles import style_of
 
-SPREAD = 30  # largest over smallest cost from which on an axis is logarithmic
+SPREAD = 30  # ratio of largest to smallest cost above which an axis is logarithmic
 
 
 def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
-    """Accuracy against time and against bytes, a row a split, with the front that no run beats in both."""
+    """Plot accuracy against time and against bytes, one row per split, with the Pareto front."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -27,31 +27,31 @@ def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
     figure, panels = plt.subplots(
         len(splits), 2, figsize=(11, 0.6 + 3.2 * len(splits)), sharey=True, squeeze=False, layout="constrained"
     )
-    for (left, right), (split, chosen) in zip(panels, splits.items(), strict=True):
-        hollow = " (hollow: beside other work, not comparable)" if any(run.shared for run in chosen) else ""
-        draw(left, chosen, [run.result.seconds for run in chosen], f"seconds{hollow}", timed=True)
-        both = [run.megabytes("up") + run.megabytes("down") for run in chosen]
-        draw(right, chosen, both, "MB a client and round, up and down")
+    for (left, right), (split, some) in zip(panels, splits.items(), strict=True):
+        hollow = " (hollow: machine had other work, not comparable)" if any(run.shared for run in some) else ""
+        draw(left, some, [run.result.seconds for run in some], f"seconds{hollow}", timed=True)
+        both = [run.megabytes("up") + run.megabytes("down") for run in some]
+        draw(right, some, both, "MB per client per round, up and down")
         left.set_ylabel("accuracy, %" if len(splits) == 1 else f"{split}\naccuracy, %")
     finish(figure, panels, path, title)
     plt.close(figure)
 
 
 def finish(figure: Any, panels: Any, path: Path, title: str) -> None:
-    """Legend, title, names beside the points; then the file."""
+    """Add the legend, title and point labels, then save the figure."""
     handles: dict[str, Any] = {}
-    for panel in panels[:, 1]:  # where all are filled
+    for panel in panels[:, 1]:  # where all markers are filled
         handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
     figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
     figure.suptitle(title)
-    figure.draw_without_rendering()  # the places of points are known from here on
+    figure.draw_without_rendering()  # fixes the positions of the points
     for panel in panels.flat:
         _spread(panel)
     figure.savefig(path, dpi=130)
 
 
 def draw(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, timed: bool = False) -> None:
-    """Runs as points of cost and accuracy, with the front that none of them beats in both."""
+    """Draw runs as points of cost and accuracy, with their Pareto front."""
     points = list(zip(costs, [run.accuracy for run in runs], strict=True))
     front = pareto([point for point, run in zip(points, runs, strict=True) if not (timed and run.shared)])
     line = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
@@ -74,7 +74,7 @@ def draw(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, ti
 
 
 def _spread(panel: Any) -> None:
-    """Move each name to the nearest place beside its point where it covers no point and no other name."""
+    """Move each label to the nearest position to its point where it covers no point and no other label."""
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox
 
@@ -94,7 +94,7 @@ def _spread(panel: Any) -> None:
 
 
 def _around(width: float, height: float) -> Iterator[tuple[float, float]]:
-    """Places of a text's centre, nearest to its point first: below, above, beside, then farther away."""
+    """Offsets for a label's centre from its point, nearest first: below, above, right, left, then farther away."""
     for distance in (6, 12, 20, 30, 42, 56, 72, 90):
         for turn in (-90, 90, 0, 180, -45, -135, 45, 135, -20, 20, -160, 160):
             right, up = math.cos(math.radians(turn)), math.sin(math.radians(turn))
@@ -102,7 +102,7 @@ def _around(width: float, height: float) -> Iterator[tuple[float, float]]:
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """The headline, the table of results and, where there are several, that of seeds."""
+    """The headline, the table of results and, if there are several seeds, the table over seeds."""
     parts = [headline(runs), as_markdown(*results(runs)), notes(runs)]
     names, rows = over_seeds(runs)
     if rows:

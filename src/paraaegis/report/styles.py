@@ -1,4 +1,4 @@
-"""How methods look: Okabe and Ito's colours, which colour-blind readers can tell apart, and a marker each."""
+"""Colours and markers by method. The colours are Okabe and Ito's, which colour-blind readers can distinguish."""
 
 from __future__ import annotations
 

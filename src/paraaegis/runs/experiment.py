@@ -91,7 +91,7 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
 def warn_of_range(config: Config) -> None:
     """Warn where the model has BatchNorm statistics that may leave the range of the compact profile."""
     name, chosen = config.model.name, profile(config.protect.profile)
-    if chosen.name == "compact" and find_method(config.protect.method).encrypts and models.has_batch_norm(name):
+    if chosen.name == "compact" and "ckks" in method_of(config).ciphers and models.has_batch_norm(name):
         _log.warning(
             'protect.profile = "compact" carries sums within ±%.0f, and BatchNorm statistics of %s may exceed that: '
             'the run would then stop in the middle. Use protect.profile = "precise", or a model without BatchNorm',

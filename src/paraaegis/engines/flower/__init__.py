@@ -1,1 +1,1 @@
-"""The same protocol across organisations, carried by Flower: its TLS, its authentication, its processes."""
+"""The same protocol across organisations, over Flower: its TLS, authentication and processes."""

@@ -1,4 +1,4 @@
-"""Certificates and node keys for a trial on one machine. In earnest, use those of your organisation."""
+"""Certificates and node keys for a trial on one machine. For production, use those of your organisation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DAYS = 30
 
 
 def make_certificates(folder: Path, host: str) -> tuple[Path, Path, Path]:
-    """An authority and a server certificate for an IP address; the files of authority, certificate and its key."""
+    """Create an authority and a server certificate for an IP address; return authority, certificate and key files."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     authority = _certificate("ParaAegis trial authority", authority_key, None, authority_key, host)
@@ -60,7 +60,7 @@ def _certificate(
 
 
 def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
-    """A pair by which Flower authenticates a node: the files of private and public key."""
+    """Create the key pair by which Flower authenticates a node; return its private and public key files."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     key = ec.generate_private_key(ec.SECP384R1())
     private, public = folder / name, folder / f"{name}.pub"

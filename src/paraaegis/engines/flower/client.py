@@ -1,4 +1,4 @@
-"""The client's Flower app: one message in, the client's step over the state on disk, one message out."""
+"""The client's Flower app: for each message, one step of the client on its stored state, and one reply."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ _log = logging.getLogger(__name__)
 
 
 class Node(Protocol):
-    """What a node brings: its folder, how it introduces itself, and its client of a run."""
+    """What a node provides: its folder, its introduction, enrolment, and its client in a run."""
 
     folder: Path
 
     def card(self) -> dict[str, str | int | bytes | bool]:
-        """The fields of a Card."""
+        """The fields of an Introduction."""
 
     def ask(self, lead_public: bytes) -> KeyRequest:
-        """Ask the lead for the federation's secrets."""
+        """Make the request to the lead for the federation's secrets."""
 
     def seal(self, asking: Mapping[str, KeyRequest]) -> dict[str, bytes]:
-        """As lead: the federation's secrets, sealed to these silos."""
+        """As lead, seal the federation's secrets to these clients."""
 
     def open(self, sealed: bytes, lead_public: bytes) -> None:
-        """Take up secrets that the lead sealed."""
+        """Open and store secrets that the lead sealed."""
 
     def client(self, run: str) -> AbstractContextManager[ClientContext]:
-        """The node's client of the run of this name, while the context lasts."""
+        """A context with the node's client in the run of this name."""
 
     @property
     def spent(self) -> int:
-        """How long its ledger is, in bytes."""
+        """The size of its ledger in bytes."""
 
     def finished(self, state: ClientState) -> None:
-        """Told when a run is over, with the final model."""
+        """Called at the end of a run, with the final model."""
 
 
 def make_client_app(open_node: Callable[[Mapping[str, Any]], Node]) -> ClientApp:
-    """A ClientApp; `open_node` makes its node of the --node-config, once a message."""
+    """A ClientApp; `open_node` makes its node from the --node-config, once per message."""
     app = ClientApp()
 
     @app.query("who")  # type: ignore[untyped-decorator]
@@ -74,17 +74,17 @@ def make_client_app(open_node: Callable[[Mapping[str, Any]], Node]) -> ClientApp
     @app.query("seal")  # type: ignore[untyped-decorator]
     def seal(message: Message, context: Context) -> Message:
         def sealed() -> RecordDict:
-            asking = {name: KeyRequest(**given) for name, given in message.content.config_records.items()}
-            return RecordDict({"sealed": ConfigRecord(open_node(context.node_config).seal(asking))})
+            requests = {name: KeyRequest(**record) for name, record in message.content.config_records.items()}
+            return RecordDict({"sealed": ConfigRecord(open_node(context.node_config).seal(requests))})
 
         return _replied(message, sealed)
 
     @app.query("open")  # type: ignore[untyped-decorator]
     def take(message: Message, context: Context) -> Message:
-        given = message.content.config_records["sealed"]
+        record = message.content.config_records["sealed"]
 
         def opened() -> RecordDict:
-            open_node(context.node_config).open(given["secrets"], given["lead"])
+            open_node(context.node_config).open(record["secrets"], record["lead"])
             return RecordDict({"opened": ConfigRecord({})})
 
         return _replied(message, opened)
@@ -99,7 +99,7 @@ def make_client_app(open_node: Callable[[Mapping[str, Any]], Node]) -> ClientApp
 
 
 def _replied(message: Message, work: Callable[[], RecordDict]) -> Message:
-    """A reply, with an error of ours in words instead of a stack that the server would see."""
+    """A reply; on an error, with only a message that the server may see, not a stack trace."""
     with timed_log():
         content = _content(work)
     return Message(content, reply_to=message)
@@ -108,36 +108,36 @@ def _replied(message: Message, work: Callable[[], RecordDict]) -> Message:
 def _content(work: Callable[[], RecordDict]) -> RecordDict:
     try:
         return work()
-    except UpdateError:  # it may name a value of the update
+    except UpdateError:  # its message may contain a value of the update
         _log.exception("an update cannot be sent")
-        return to_error("its update cannot be sent; the reason is in its node's log")
+        return to_error("its update cannot be sent; see its node's log for the reason")
     except (ProtocolError, ConfigError, CryptoError, PrivacyError) as error:
         return to_error(str(error))
-    except Exception:  # other texts may hold data, paths or counts: they stay in the node's log
+    except Exception:  # other messages may contain data, paths or counts: they stay in the node's log
         _log.exception("a message was not answered")
-        return to_error("it failed; the reason is in its node's log")
+        return to_error("it failed; see its node's log for the reason")
 
 
 def answer(node: Node, frames: Frames) -> Frames:
-    """One step. The new state is on disk before the reply leaves, so that no round is ever answered twice."""
+    """Answer one message. The new state is on disk before the reply is sent, so no round is ever answered twice."""
     message = unpack(frames)
     run = message.round_id.run
     if not run.replace("-", "").isalnum():
-        raise ProtocolError(f"a run is named by letters and digits, got {run!r}")
+        raise ProtocolError(f"a run's name may contain only letters, digits and hyphens, got {run!r}")
     with node.client(run) as client, Store(node.folder / "runs" / run) as store:
         if store.forgotten:
-            raise ProtocolError(f"run {run} is over and its state is gone; each round is answered once")
+            raise ProtocolError(f"run {run} is over and its state is deleted; each round is answered only once")
         state = start(client) if store.empty else store.state(lambda: start(client).weights)
         trains = isinstance(message, Begin) and message.train
-        again = trains and message.round_id.number == state.number  # a round that was interrupted is trained anew
-        if trains and (learnt := store.learner(again)):
-            client.learner.load(learnt)
+        again = trains and message.round_id.number == state.number  # train an interrupted round again
+        if trains and (learner := store.learner(again)):
+            client.learner.load(learner)
         new, reply = step(client, state, message, lambda kept: store.save(kept, spent=node.spent))
         ended = isinstance(reply, Ended)
         if new is not state:
             store.save(new, client.learner.state() if trains and not ended else None, again, node.spent)
         if ended:
-            _log.error("%s, run %s: %s", client.name, run, ForgedError())  # for its people; the server hears less
+            _log.error("%s, run %s: %s", client.name, run, ForgedError())  # for its operators; the server gets less
         elif isinstance(message, Finish):
             node.finished(new)
             store.finish()

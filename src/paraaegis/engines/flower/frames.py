@@ -1,4 +1,4 @@
-"""Frames of our messages as Flower's records: each frame an array of raw bytes, which Flower cuts into objects."""
+"""Convert our messages' frames to Flower records: each frame is an array of raw bytes, which Flower splits up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RAW = "raw.bytes"
 
 
 def to_records(frames: Frames) -> RecordDict:
-    """One array a frame, in order."""
+    """One array per frame, in order."""
     arrays = {
         f"{number:06d}": Array("uint8", (memoryview(frame).nbytes,), _RAW, bytes(frame))
         for number, frame in enumerate(frames)
@@ -20,27 +20,27 @@ def to_records(frames: Frames) -> RecordDict:
 
 
 def from_records(content: RecordDict) -> Frames:
-    """The frames that `to_records` laid down; an error that a client wrote instead is raised here."""
+    """The frames that `to_records` stored; raises the error if a client sent one instead."""
     from_error(content)
     if "frames" not in content.array_records:
-        raise ProtocolError("a message without frames came")
+        raise ProtocolError("got a message without frames")
     arrays = content.array_records["frames"]
     return tuple(arrays[name].data for name in sorted(arrays))
 
 
 def error_in(content: RecordDict) -> str:
-    """The error that a client wrote instead of an answer; empty if it did not."""
+    """The error that a client sent instead of an answer; empty if there is none."""
     if "error" not in content.config_records:
         return ""
     return str(content.config_records["error"].get("text") or "it failed")
 
 
 def from_error(content: RecordDict) -> None:
-    """Raise the error that a client wrote, if it did."""
+    """Raise the error that a client sent, if any."""
     if text := error_in(content):
         raise ProtocolError(text)
 
 
 def to_error(text: str) -> RecordDict:
-    """Why a client does not answer."""
+    """A record with the reason why a client does not answer."""
     return RecordDict({"error": ConfigRecord({"text": text})})

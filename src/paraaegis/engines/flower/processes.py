@@ -1,4 +1,4 @@
-"""A whole federation on one machine, for a trial: a real SuperLink and SuperNodes, with TLS and authentication."""
+"""A trial federation on one machine: a real SuperLink and SuperNodes, with TLS and authentication."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from paraaegis.errors import RunError
 
 HOST = "127.0.0.1"
 CONNECTION = "trial"
-START, STOP = 180.0, 15.0  # seconds that a process may take
-_CONNECTED = "SuperNode ID"  # what a node's log says when the SuperLink has taken it
+START, STOP = 180.0, 15.0  # seconds that a process may take to start and to stop
+_CONNECTED = "SuperNode ID"  # in a node's log once the SuperLink has accepted it
 _MARK = "PARAAEGIS_TRIAL"  # in the environment of every process of a trial
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
 
 class FlowerProcesses:
-    """SuperLink and SuperNodes of a folder, one node a client folder. Stopped when the context is left."""
+    """A SuperLink and SuperNodes, one node per client folder. Stopped when the context exits."""
 
     def __init__(self, folder: Path, nodes: Mapping[str, Path]) -> None:
         self._folder, self.nodes = folder.resolve(), dict(nodes)
         self._port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # Flower starts its own
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # Flower runs its tools
         self.environment = os.environ | QUIET | {"FLWR_HOME": str(self._folder / "flwr"), "PATH": path}
         self.keys: dict[str, tuple[Path, Path]] = {}
 
@@ -71,16 +71,16 @@ class FlowerProcesses:
         self.keys = {name: make_node_key(self._folder / "nodes", name) for name in self.nodes}
 
     def start_link(self) -> None:
-        """Start the SuperLink and wait until it answers."""
+        """Start the SuperLink and wait until it responds."""
         files = ["--ssl-ca-certfile", self.authority, "--ssl-certfile", self._certificate, "--ssl-keyfile", self._key]
         options = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-        options += ["--database", str(self._folder / "flwr" / "superlink.db")]  # a restart knows its nodes
+        options += ["--database", str(self._folder / "flwr" / "superlink.db")]  # remembers nodes after a restart
         self._start("superlink", [_tool("flower-superlink"), *files, *options, "--host", HOST, "--port", self._port])
         until = time.monotonic() + START
         while not self._healthy():
             self.check_alive("superlink")
             if time.monotonic() > until:
-                raise RunError(f"the SuperLink did not answer within {START:.0f} s; see {self._log('superlink')}")
+                raise RunError(f"the SuperLink did not respond within {START:.0f} s; see {self._log('superlink')}")
             time.sleep(0.2)
 
     def _healthy(self) -> bool:
@@ -91,18 +91,18 @@ class FlowerProcesses:
         return False
 
     def register(self, name: str) -> None:
-        """Let the SuperLink know a node's public key; others are turned away."""
+        """Register a node's public key with the SuperLink, which rejects all other nodes."""
         self.flwr("supernode", "register", str(self.keys[name][1]), CONNECTION)
 
     def start_node(self, name: str) -> None:
-        """Start a SuperNode; its client's folder is all that it is told."""
+        """Start a SuperNode for a client's name and folder."""
         config = f'name="{name}" folder="{self.nodes[name].resolve()}" simulation=true'
         options = ["--root-certificates", self.authority, "--auth-supernode-private-key", self.keys[name][0]]
         ports = ["--superlink", f"{HOST}:{self._port}", "--port", free_port()]
         self._start(name, [_tool("flower-supernode"), *ports, *options, "--node-config", config])
 
     def bring_back(self, name: str, patience: float = START) -> None:
-        """Start a node that was killed until the SuperLink, which first must miss it, takes it."""
+        """Restart a killed node, retrying until the SuperLink accepts it, which must first notice that it was gone."""
         until = time.monotonic() + patience
         while True:
             known = self._log(name).read_text(errors="replace").count(_CONNECTED)
@@ -116,20 +116,21 @@ class FlowerProcesses:
             time.sleep(2)
 
     def run(self, app: Path, settings: Mapping[str, str]) -> str:
-        """Start a run of an app; its id."""
-        given = " ".join(f'{key}="{value}"' for key, value in settings.items())
-        answer = self.flwr("run", str(app.resolve()), CONNECTION, "--run-config", given, "--format", "json")
+        """Start a run of an app; return its id."""
+        run_config = " ".join(f'{key}="{value}"' for key, value in settings.items())
+        answer = self.flwr("run", str(app.resolve()), CONNECTION, "--run-config", run_config, "--format", "json")
         return str(answer["run-id"])
 
     def status(self, run: str) -> str:
-        """What has become of a run: such as running, finished:completed, finished:failed."""
+        """A run's status, for example running, finished:completed or finished:failed."""
         runs = self.flwr("list", CONNECTION, "--run-id", run, "--format", "json")["runs"]
         return str(runs[0]["status"])
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """One of Flower's commands; what it prints as JSON, if it does.
+        """Run a Flower command; return the JSON that it prints, if any.
 
-        Not where the user is: Flower takes the name of a connection for an app if a folder there is called so.
+        It does not run in the user's working folder: Flower takes a connection's name for an app if a folder there has
+        that name.
         """
         done = subprocess.run(  # noqa: S603
             [_tool("flwr"), *arguments],
@@ -140,14 +141,14 @@ class FlowerProcesses:
             check=False,
         )
         start = done.stdout.find("{")
-        found: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
-        if done.returncode or not found.get("success", True):
-            text = found.get("error-message") or done.stdout + done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
+        if done.returncode or not answer.get("success", True):
+            text = answer.get("error-message") or done.stdout + done.stderr
             raise RunError(f"flwr {arguments[0]} failed: {text.strip()[-2000:]}")
-        return found
+        return answer
 
     def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
-        """Stop one process and what it started."""
+        """Stop one process and everything it started."""
         process = self.processes.pop(name, None)
         if process is None:
             return
@@ -159,7 +160,7 @@ class FlowerProcesses:
         process.wait()
 
     def family(self, name: str) -> list[int]:
-        """A process and all that it started, which Flower puts into sessions of their own; found by their mark."""
+        """The ids of a process and all it started, found by their mark, since Flower gives them their own sessions."""
         return _marked(self._mark(name))
 
     def _mark(self, name: str) -> str:
@@ -167,7 +168,7 @@ class FlowerProcesses:
 
     def close(self) -> None:
         """Stop everything."""
-        # The SuperLink first: a server that saw its nodes go one by one would count them out of its rounds.
+        # The SuperLink first: a server that saw its nodes leave one by one would drop them from its rounds.
         for name in ["superlink", *(name for name in self.processes if name != "superlink")]:
             self.stop(name)
         self._lock.close()
@@ -184,7 +185,7 @@ class FlowerProcesses:
             )
 
     def check_alive(self, *names: str) -> None:
-        """Raise where one of these processes, or of all, has ended, with the end of what it said."""
+        """Raise if one of these processes (default: all) has ended, with the tail of its log."""
         for name in names or list(self.processes):
             if (code := self.processes[name].poll()) is not None:
                 tail = self._log(name).read_text(errors="replace")[-2000:]
@@ -195,13 +196,13 @@ class FlowerProcesses:
 
 
 def sweep(folder: Path) -> None:
-    """Stop what a trial in this folder left behind when it was killed; refuses if one is running there."""
+    """Stop processes that a killed trial left behind in this folder; refuses if a trial is running there."""
     if (folder / "lock").exists():
         _hold(folder.resolve()).close()
 
 
 def _hold(folder: Path) -> IO[bytes]:
-    """Hold the folder for one trial, as long as the file is open."""
+    """Lock the folder for one trial, as long as the file is open, and end leftover processes."""
     lock = (folder / "lock").open("wb")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,39 +214,39 @@ def _hold(folder: Path) -> IO[bytes]:
 
 
 def _end_marked(text: str) -> None:
-    """Kill these until none is left: one may have started another after it was seen, and dying takes a moment."""
+    """Kill marked processes until none is left: one may have started another meanwhile, and dying takes a moment."""
     until = time.monotonic() + STOP
-    while (found := _marked(text)) and time.monotonic() < until:
-        for pid in found:
+    while (pids := _marked(text)) and time.monotonic() < until:
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
 
 
 def _marked(text: str) -> list[int]:
-    """Processes of trials whose mark begins so."""
-    mark, found = f"{_MARK}={text}".encode(), []
+    """The ids of trial processes whose mark starts with `text`."""
+    mark, pids = f"{_MARK}={text}".encode(), []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if mark in entry.read_bytes():
-                found.append(int(entry.parent.name))
-    return found
+                pids.append(int(entry.parent.name))
+    return pids
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port that no process listens on."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         return int(listener.getsockname()[1])
 
 
 def check_installed() -> None:
-    """Refuse to begin where Flower is missing."""
+    """Raise if Flower is not installed."""
     _tool("flower-superlink")
 
 
 def _tool(name: str) -> str:
-    """One of Flower's programs, beside our own interpreter."""
+    """The path of a Flower program, next to our own interpreter."""
     path = Path(sys.executable).parent / name
     if not path.exists():
         raise RunError(f"{name} is not installed; run: pip install 'paraaegis[flower]'")

@@ -1,4 +1,4 @@
-"""The server's side of Flower: who is there, and exchanges that end when all have answered or the time is over."""
+"""The server side of Flower: which clients are connected, and exchanges that end when all have answered or time out."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from paraaegis.protocol.round_server import Exchange, Reply
 
 __all__ = ["Connect", "FlowerTransport", "Introduction", "ServerApp", "make_server_app"]
 
-POLL, SLOWEST = 0.2, 2.0  # seconds between two looks for replies, at first and after a while: each look costs a request
+POLL, SLOWEST = 0.2, 2.0  # seconds between polls for replies, at first and after a while: each poll costs a request
 
-INTRODUCTION = 30.0  # seconds that all wait for a newcomer to say who it is
-Connect = Callable[[float, int, Callable[[str], None]], "FlowerTransport"]  # of a deadline, a quorum, someone to tell
+INTRODUCTION = 30.0  # seconds to wait for a new node to introduce itself
+Connect = Callable[[float, int, Callable[[str], None]], "FlowerTransport"]  # (deadline, quorum, log function)
 
 
 class Introduction(msgspec.Struct, frozen=True):
-    """How a node introduces itself. Nothing of it is secret."""
+    """How a node introduces itself. Nothing in it is secret."""
 
     name: str
     length: int
@@ -35,7 +35,7 @@ class Introduction(msgspec.Struct, frozen=True):
 
 
 def make_server_app(run: Callable[[Connect, Mapping[str, Any]], None]) -> ServerApp:
-    """A ServerApp; `run` is given a way to the nodes and the --run-config."""
+    """A ServerApp; `run` gets a function that connects to the nodes, and the --run-config."""
     app = ServerApp()
 
     @app.main()  # type: ignore[untyped-decorator]
@@ -47,82 +47,85 @@ def make_server_app(run: Callable[[Connect, Mapping[str, Any]], None]) -> Server
 
 
 class FlowerTransport:
-    """Carries exchanges to nodes by the names of their clients."""
+    """Carries exchanges to nodes, which it addresses by their clients' names."""
 
     def __init__(self, grid: Grid, deadline: float, quorum: int, say: Callable[[str], None] = lambda _: None) -> None:
         self._grid, self._deadline, self._quorum, self._say = grid, deadline, quorum, say
-        self._names: dict[int, str] = {}  # of nodes that said who they are
+        self._names: dict[int, str] = {}  # clients by node, for nodes that have introduced themselves
         self._cards: dict[str, Introduction] = {}
-        self._asked: dict[str, int] = {}  # by message: nodes that have not said yet who they are
+        self._asked: dict[str, int] = {}  # nodes by message, for nodes that have not introduced themselves yet
 
     def meet(self, clients: Sequence[str], patience: float, enough: int) -> list[str]:
-        """Wait until all clients are there, or for as long as patience lasts if `enough` of them are; those who are."""
+        """Wait up to `patience` seconds for all clients; return those connected, which must be at least `enough`."""
         until = time.monotonic() + patience
         while missing := sorted(set(clients) - set(present := self._present())):
             if time.monotonic() > until:
                 if len(clients) - len(missing) >= enough:
-                    self._say(f"going on without {', '.join(missing)}, which may come later")
+                    self._say(f"continuing without {', '.join(missing)}, which may join later")
                     break
                 raise ProtocolError(
-                    f"{', '.join(missing)} did not come within {patience:.0f} s; there are "
-                    f"{', '.join(sorted(self._names.values())) or 'none'}: are their nodes running and registered?"
+                    f"{', '.join(missing)} did not connect within {patience:.0f} s; connected: "
+                    f"{', '.join(sorted(self._names.values())) or 'none'}. Check that the missing nodes are running "
+                    "and registered"
                 )
             time.sleep(1.0)
         return [client for client in clients if client in present]
 
     def length(self, clients: Sequence[str]) -> int:
-        """The length of these clients' models, which must be one."""
+        """The length of these clients' models, which must all be the same."""
         lengths = {client: self._cards[client].length for client in clients}
         if len(set(lengths.values())) != 1:
             raise ProtocolError(f"clients have models of different lengths: {lengths}")
         return lengths[clients[0]]
 
     def enrol(self, clients: Sequence[str]) -> None:
-        """Relay the lead's secrets and roster, sealed, where a client has none or old ones.
+        """Relay the lead's sealed secrets and roster if any client has none or outdated ones.
 
-        Then all get them: a client that is new to the roster is new to everyone.
+        Then every client gets them, since a new roster entry is new to all of them.
         """
         lead = next((client for client in clients if self._cards[client].leads), None)
         if lead is None:
             return
         if len({self._cards[client].key_id for client in clients}) == 1:
             return
-        others, leading = [client for client in clients if client != lead], self._cards[lead].public
+        others, lead_public = [client for client in clients if client != lead], self._cards[lead].public
         self._say(f"{lead} seals the federation's secrets to {', '.join(others)}")
-        question = RecordDict({"lead": ConfigRecord({"public": leading})})
-        asked = self._ask(dict.fromkeys(others, question), "query.ask")
-        asking = {client: content.config_records["asked"] for client, content in asked.items()}
-        sealed = self._ask({lead: RecordDict(asking)}, "query.seal")[lead]
-        parcels = {
-            client: RecordDict({"sealed": ConfigRecord({"secrets": secrets, "lead": leading})})
+        question = RecordDict({"lead": ConfigRecord({"public": lead_public})})
+        answers = self._ask(dict.fromkeys(others, question), "query.ask")
+        requests = {client: content.config_records["asked"] for client, content in answers.items()}
+        sealed = self._ask({lead: RecordDict(requests)}, "query.seal")[lead]
+        packets = {
+            client: RecordDict({"sealed": ConfigRecord({"secrets": secrets, "lead": lead_public})})
             for client, secrets in sealed.config_records["sealed"].items()
         }
-        self._ask(parcels, "query.open")
+        self._ask(packets, "query.open")
 
     def _ask(self, contents: Mapping[str, RecordDict], kind: str) -> dict[str, RecordDict]:
-        """An exchange that everyone must answer."""
+        """Carry out an exchange that every client must answer."""
         present = self._present()
         if gone := sorted(set(contents) - set(present)):
-            raise ProtocolError(f"{', '.join(gone)} left before enrolment; start the run again when they are back")
+            raise ProtocolError(
+                f"{', '.join(gone)} disconnected before enrolment; start the run again when they are back"
+            )
         messages = (
             (client, Message(content, present[client], kind, ttl=self._deadline))
             for client, content in contents.items()
         )
-        found: dict[str, RecordDict] = {}
+        answers: dict[str, RecordDict] = {}
         for client, content, error in self._exchange(messages, time.monotonic() + self._deadline):
             if content is None:
                 raise ProtocolError(f"{client}: {error}")
             if text := error_in(content):
                 raise ProtocolError(f"{client}: {text}")
-            found[client] = content
-        if missing := sorted(set(contents) - set(found)):
-            raise ProtocolError(f"{', '.join(missing)} did not answer in time")
-        return found
+            answers[client] = content
+        if missing := sorted(set(contents) - set(answers)):
+            raise ProtocolError(f"{', '.join(missing)} did not answer within {self._deadline:.0f} s")
+        return answers
 
     def carry(self, exchange: Exchange) -> Iterator[Reply]:
-        """Replies as they come; a client that is not there, or fails, is answered for with the reason.
+        """Yield replies as they arrive; for a client that is disconnected or fails, a reply with the reason.
 
-        Where too few are connected, as when a network is down, it waits for them until the deadline.
+        If too few clients are connected, for example during a network outage, it waits for them until the deadline.
         """
         until, enough = time.monotonic() + self._deadline, min(self._quorum, len(exchange.messages))
         while len(set(present := self._present()) & set(exchange.messages)) < enough and time.monotonic() < until:
@@ -137,7 +140,7 @@ class FlowerTransport:
         )
 
     def _replies(self, messages: Iterable[tuple[str, Message]]) -> Iterator[Reply]:
-        # Anew: waiting for nodes to connect took none of their time to answer.
+        # A new deadline: the time spent waiting for nodes to connect does not count.
         until = time.monotonic() + self._deadline
         for client, content, error in self._exchange(messages, until):
             if content is None:
@@ -151,12 +154,12 @@ class FlowerTransport:
     def _exchange(
         self, messages: Iterable[tuple[str, Message]], until: float
     ) -> Iterator[tuple[str, RecordDict | None, str]]:
-        """Push, then poll; each answer as content, or as an error in words."""
-        # One at a time: every message holds a copy of its frames, which need not all fit into memory.
+        """Push the messages, then poll; yield each answer as content or as an error text."""
+        # One at a time: every message holds a copy of its frames, which may not all fit into memory.
         waiting = {identity: client for client, message in messages for identity in self._grid.push_messages([message])}
         pause = POLL
         while waiting and time.monotonic() < until:
-            for identity in list(waiting):  # one at a time: several uploads at once need not fit into memory
+            for identity in list(waiting):  # one at a time: several uploads at once may not fit into memory
                 reply = next(iter(self._grid.pull_messages([identity])), None)
                 if reply is None:
                     continue
@@ -170,22 +173,22 @@ class FlowerTransport:
                 pause = min(1.3 * pause, SLOWEST)
 
     def _present(self) -> dict[str, int]:
-        """Connected nodes by the names of their clients. Newcomers are asked, and waited for a little.
+        """Connected nodes by client name. New nodes are asked to introduce themselves, with a short wait.
 
-        Who has much data to read answers later, and is there from then on.
+        A node that answers later, for example because it loads much data, counts as connected from then on.
         """
         connected = set(self._grid.get_node_ids())
         new = sorted(connected - set(self._names) - set(self._asked.values()))
-        asked = [Message(RecordDict(), node, "query.who", ttl=self._deadline) for node in new]
-        if asked:
-            self._asked |= dict(zip(self._grid.push_messages(asked), new, strict=True))
+        questions = [Message(RecordDict(), node, "query.who", ttl=self._deadline) for node in new]
+        if questions:
+            self._asked |= dict(zip(self._grid.push_messages(questions), new, strict=True))
         until = time.monotonic() + min(INTRODUCTION, self._deadline)
         while self._introduced() & set(new) and time.monotonic() < until:
             time.sleep(POLL)
         return {self._names[node]: node for node in sorted(connected) if node in self._names}
 
     def _introduced(self) -> set[int]:
-        """Take the answers that are there; the nodes that have not answered."""
+        """Process the introductions received so far; return the nodes that have not answered yet."""
         for identity, node in list(self._asked.items()):
             reply = next(iter(self._grid.pull_messages([identity])), None)
             if reply is None:
@@ -196,15 +199,15 @@ class FlowerTransport:
                     raise ProtocolError(f"{reply.error.reason or 'failed'} (code {reply.error.code})")
                 from_error(reply.content)
                 if "who" not in reply.content.config_records:
-                    raise ProtocolError("it does not say who it is")
+                    raise ProtocolError("its answer contains no introduction")
                 self._enter(node, msgspec.convert(dict(reply.content.config_records["who"]), Introduction))
             except (ProtocolError, msgspec.ValidationError) as refused:
                 self._say(f"node {node} is left out: {refused}")
         return set(self._asked.values())
 
     def _enter(self, node: int, card: Introduction) -> None:
-        for other in [known for known, called in self._names.items() if called == card.name]:
+        for other in [node for node, name in self._names.items() if name == card.name]:
             if other in set(self._grid.get_node_ids()):
-                raise ProtocolError(f"{card.name} is there already, as node {other}")
+                raise ProtocolError(f"{card.name} is already connected, as node {other}")
             del self._names[other]
         self._names[node], self._cards[card.name] = card.name, card

@@ -1,7 +1,7 @@
-"""A client's state on its node's disk: every message may reach a fresh process.
+"""A client's state on its node's disk, since every message may reach a new process.
 
-Arrays lie in files of their own and are never written twice; a manifest names those that are valid now. It is
-replaced last and at once, so that a kill at any time leaves the state before or after a message, never between.
+Each array is in its own file and is never overwritten; a manifest lists the files that are currently valid. It is
+replaced last and atomically, so a kill at any time leaves the state before or after a message, never in between.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
     files: dict[str, str] = {}
     values: dict[str, int | float | str] = {}
     written: int = 0
-    over: bool = False  # the run is over; without values it is forgotten too, and never begun again
+    over: bool = False  # the run is over; without values its state is deleted too, and it can never start again
     spent: int = 0  # bytes of the client's ledger when this was written
 
 
 def most_spent(runs: Path) -> int:
-    """How long the client's ledger was, at least, by the runs whose states lie in this folder."""
+    """A lower bound on the ledger's size in bytes, from the run states in this folder."""
     return max((_read(path).spent for path in runs.glob("*/manifest.json")), default=0)
 
 
@@ -44,14 +44,14 @@ def _read(path: Path) -> _Manifest:
         return msgspec.json.decode(path.read_bytes(), type=_Manifest)
     except msgspec.DecodeError as error:
         raise RunError(
-            f"{path} is damaged: {error}; what this client did in that run cannot be known; bring it back"
+            f"{path} is damaged: {error}; what this client did in that run is unknown; restore the file"
         ) from error
 
 
 class Store:
-    """The state of one run of one client, and of its learner, in a folder that only its owner can read.
+    """The state of one client and its learner in one run, in a folder that only its owner can read.
 
-    One process at a time has it; another waits or, if it will not, meets a BlockingIOError.
+    Only one process at a time can open it; others wait or, with `wait=False`, get a BlockingIOError.
     """
 
     def __init__(self, folder: Path, wait: bool = True) -> None:
@@ -59,7 +59,7 @@ class Store:
         sync_folder(folder.parent)
         self._folder, self._path = folder, folder / "manifest.json"
         self._lock = (folder / "lock").open("wb")
-        try:  # a process that lost its node may still be at work on the last message
+        try:  # a process whose node died may still be working on the last message
             fcntl.flock(self._lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._manifest = _read(self._path)
         except (OSError, RunError):
@@ -77,23 +77,23 @@ class Store:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was saved yet."""
+        """Whether nothing has been saved yet."""
         return not self._manifest.values
 
     @property
     def forgotten(self) -> bool:
-        """Whether a run was played to its end here and its state is gone: answering it anew would repeat its orders."""
+        """Whether a run ended here and its state was deleted: answering it again would reuse its secret orders."""
         return self._manifest.over and self.empty
 
     def state(self, initial: Callable[[], Vector] | None = None) -> ClientState:
-        """The client's state as it was saved last; `initial` makes the first model, which is not kept."""
+        """The client's last saved state; `initial` makes the initial model, which is not stored."""
         arrays = self._part("state")
         if "weights" not in arrays and initial is not None:
             arrays["weights"] = initial()
         return ClientState.from_arrays(arrays)
 
     def learner(self, again: bool = False) -> Arrays:
-        """The learner's state as it was saved last; `again`: as it was before that, to train in a round once more."""
+        """The learner's last saved state; with `again` the one before that, to train a round a second time."""
         return self._part("before" if again else "learner")
 
     def save(
@@ -103,13 +103,13 @@ class Store:
         again: bool = False,
         spent: int = 0,
     ) -> None:
-        """Keep a new state; arrays that are still the loaded ones are not written. None: the learner is as it was.
+        """Save a new state; arrays that are unchanged since loading are not written again.
 
-        `spent` is how long the client's ledger is.
+        `learner` is None if its state has not changed. `spent` is the size of the client's ledger in bytes.
         """
         arrays = {f"state/{name}": value for name, value in state.to_arrays().items()}
         if not (state.number or state.applied):
-            del arrays["state/weights"]  # the first model, which its learner makes again
+            del arrays["state/weights"]  # the initial model, which its learner can make again
         arrays |= {f"learner/{name}": value for name, value in (learner or {}).items()}
         old = {name: file for name, file in self._manifest.files.items() if not name.startswith("state/")}
         if learner is not None:
@@ -117,7 +117,7 @@ class Store:
             old = {f"before/{name.removeprefix(past)}": file for name, file in old.items() if name.startswith(past)}
         manifest = _Manifest(files=old, written=self._manifest.written + 1, spent=spent)
         for name, array in arrays.items():
-            if array.ndim == 0 and name.startswith("state/"):  # a learner's may be of any kind
+            if array.ndim == 0 and name.startswith("state/"):  # a learner's arrays may have any type
                 manifest.values[name] = array.item()
             elif self._loaded.get(name) is array and name in self._manifest.files:
                 manifest.files[name] = self._manifest.files[name]
@@ -127,33 +127,33 @@ class Store:
         self._replace(manifest)
 
     def finish(self) -> None:
-        """The run is over. The arrays of others that were are removed; that they were played is remembered."""
+        """Mark the run as over. Delete the arrays of earlier finished runs, but remember that they took place."""
         self._replace(msgspec.structs.replace(self._manifest, over=True))
         for folder in self._folder.parent.iterdir():
             if folder == self._folder or not (folder / "manifest.json").exists():
                 continue
-            # A run that goes on is not over; one that is damaged is no reason not to end this one.
+            # Runs in progress are kept; a damaged one must not keep this run from ending.
             with suppress(BlockingIOError, RunError), Store(folder, wait=False) as past:
                 if past._manifest.over:
                     past._replace(_Manifest(over=True, spent=past._manifest.spent))
 
     def _part(self, part: str) -> Arrays:
-        found = {
+        arrays = {
             name.removeprefix(f"{part}/"): np.asarray(value)
             for name, value in self._manifest.values.items()
             if name.startswith(f"{part}/")
         }
         for name, file in self._manifest.files.items():
             if name.startswith(f"{part}/"):
-                self._loaded[name] = found[name.removeprefix(f"{part}/")] = self._load(file)
-        return found
+                self._loaded[name] = arrays[name.removeprefix(f"{part}/")] = self._load(file)
+        return arrays
 
     def _load(self, file: str) -> NDArray[Any]:
         try:
             array: NDArray[Any] = np.load(self._folder / file, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise RunError(f"{self._folder / file} is missing or damaged: {error}") from error
-        array.flags.writeable = False  # `save` takes the same array for unchanged
+        array.flags.writeable = False  # because `save` treats the same array as unchanged
         return array
 
     def _write(self, name: str, array: NDArray[Any], number: int) -> str:
