@@ -22,7 +22,7 @@ from paraaegis.config import Config, make_config
 from paraaegis.deploy.local_federation import follow, lay_out, write_app
 from paraaegis.engines.flower.processes import FlowerProcesses
 from paraaegis.planning.measure import NullLearner
-from paraaegis.runs.assemble import resolve
+from paraaegis.runs.check import resolve
 from paraaegis.types import Metrics, Vector
 
 APP = """from flower_bulk import make_learner

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from paraaegis.config import Config
-from paraaegis.runs.run import OnRecord, Result, run_here
+from paraaegis.runs.result import Result
+from paraaegis.runs.run import OnRecord, run_here
 
 
 def run(config: Config, out: Path, fresh: bool = False, on_record: OnRecord = lambda _: None) -> Result:

@@ -12,7 +12,7 @@ from paraaegis.cli.app import app
 from paraaegis.cli.tables import summary
 from paraaegis.config import make_config
 from paraaegis.errors import ConfigError
-from paraaegis.runs.run import Result
+from paraaegis.runs.result import Result
 
 COMMANDS = get_command(app).commands
 

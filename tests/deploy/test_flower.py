@@ -25,7 +25,8 @@ from paraaegis.engines.flower.certificates import make_node_key
 from paraaegis.engines.flower.processes import FlowerProcesses, free_port
 from paraaegis.errors import RunError
 from paraaegis.protocol.state import RoundRecord
-from paraaegis.runs.assemble import make_keys, resolve
+from paraaegis.runs.assemble import make_keys
+from paraaegis.runs.check import resolve
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.run import federate
 

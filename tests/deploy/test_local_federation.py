@@ -15,8 +15,8 @@ from paraaegis.engines.flower.processes import FlowerProcesses, sweep
 from paraaegis.errors import RunError
 from paraaegis.privacy.ledger import Ledger, Release
 from paraaegis.protocol.state import RoundRecord, ServerState
-from paraaegis.runs.assemble import resolve
-from paraaegis.runs.run import complete, read_whole
+from paraaegis.runs.check import resolve
+from paraaegis.runs.result import complete, read_whole
 
 
 def configured():

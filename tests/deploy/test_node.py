@@ -22,7 +22,8 @@ from paraaegis.engines.flower.server import FlowerTransport, Introduction, make_
 from paraaegis.errors import ConfigError, KeyFileError, ProtocolError, UpdateError
 from paraaegis.protocol.messages import RollCall, pack, unpack
 from paraaegis.protocol.round_server import Exchange
-from paraaegis.runs.assemble import make_parameters, resolve, short_name
+from paraaegis.runs.assemble import make_parameters, short_name
+from paraaegis.runs.check import resolve
 
 NAMES = ("client-0", "client-1")
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}"

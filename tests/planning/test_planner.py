@@ -13,7 +13,7 @@ from paraaegis.planning.planner import RATIOS, RESERVE, Request, configured, mea
 from paraaegis.privacy.budget import inside_noise, noise
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.protocol.state import RoundRecord
-from paraaegis.runs.run import check_config
+from paraaegis.runs.check import check_early
 
 LENGTH = 1_000_000
 PILOT = Pilot(
@@ -164,7 +164,7 @@ def test_a_pilots_noise_is_that_of_the_whole_run_inside_and_outside():
     for find in (noise, inside_noise):
         assert find(flown[-1], 2).sigmas[0] == pytest.approx(find(config, 2).sigmas[0])
     for chosen in flown:
-        check_config(chosen)  # also plain averaging, which knows no clip inside and carries nothing over
+        check_early(chosen)  # also plain averaging, which knows no clip inside and carries nothing over
         assert chosen.engine.name == "local"
 
 

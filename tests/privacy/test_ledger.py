@@ -16,7 +16,7 @@ from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, guarantees, mu_against
 from paraaegis.privacy.ledger import VOTES, Budget, Exposure, Ledger, Release, read_ledger, releases_of
 from paraaegis.protocol.messages import Ballot, ReportOnly, Upload
-from paraaegis.runs.assemble import resolve
+from paraaegis.runs.check import resolve
 from paraaegis.runs.guarantees import run_guarantees, spending
 from paraaegis.runs.run import federate
 from toy import configure, learners_of, play, wired_of

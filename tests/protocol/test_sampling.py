@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hand import Hand
-from paraaegis.engines.local import LocalEngine
+from paraaegis.engines.local import LocalTransport
 from paraaegis.errors import ProtocolError
 from paraaegis.methods import METHODS
 from paraaegis.protocol.round_server import RoundServer
@@ -57,7 +57,7 @@ def test_a_client_that_was_never_drawn_ends_with_the_same_model(method):
     drawn = {client for number in (1, 2) for client in wired.parameters.members(number)}
     assert set(wired.clients) - drawn
     alone = {name: replace(silo, cache=SingleFlight(), deltas=SingleFlight()) for name, silo in wired.clients.items()}
-    engine = LocalEngine(alone)
+    engine = LocalTransport(alone)
     engine.run(RoundServer(wired.parameters, wired.server, ServerState()), lambda _: None, lambda _: None)
     for state in engine.states.values():
         np.testing.assert_array_equal(state.weights, engine.states["client-0"].weights)

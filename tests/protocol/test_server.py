@@ -12,7 +12,7 @@ from paraaegis.crypto.ckks import Secret
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.ratchet import Ratchet, Root
 from paraaegis.crypto.sealed_box import new_pair, unseal
-from paraaegis.engines.local import LocalEngine
+from paraaegis.engines.local import LocalTransport
 from paraaegis.errors import CryptoError, DriftError, LostTrustError, ProtocolError, RunError
 from paraaegis.protocol.client import start
 from paraaegis.protocol.messages import (
@@ -34,7 +34,8 @@ from paraaegis.protocol.round_server import Reply, RoundServer
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState, decode_state, encode_state
 from paraaegis.protocol.voting import pack_positions
-from paraaegis.runs.assemble import assemble, resolve
+from paraaegis.runs.assemble import assemble
+from paraaegis.runs.check import resolve
 from paraaegis.types import Blob, Payload
 from toy import KEYS, configure, learners_of, play
 
@@ -864,7 +865,7 @@ def test_with_worker_processes_the_server_reaches_none_that_knows_a_key():
         wired = assemble(config, learners, KEYS, "client-0", (secrets, keyless))
         desk = RoundServer(wired.parameters, wired.server, ServerState())
         total = desk.half.open(wired.parameters.round_id(1), 0)
-        LocalEngine(wired.clients).run(desk, lambda _: None, lambda _: None)
+        LocalTransport(wired.clients).run(desk, lambda _: None, lambda _: None)
         for root in (desk, total):
             assert secrets_in(root) == set()
             assert not any(isinstance(item, SecretPool) for item in reachable(root))

@@ -33,7 +33,8 @@ from paraaegis.protocol.messages import (
     unpack,
 )
 from paraaegis.protocol.voting import pack_positions, unpack_positions
-from paraaegis.runs.assemble import make_parameters, resolve, short_name
+from paraaegis.runs.assemble import make_parameters, short_name
+from paraaegis.runs.check import resolve
 
 rng = np.random.default_rng(3)
 

@@ -138,7 +138,7 @@ def lines_of(folder):
 def test_a_digits_run_that_was_killed_ends_with_the_same_model(digits, method):
     lives, folder, whole = digits[method]
     kept = lives.pop()
-    assert lives == [-signal.SIGKILL, 0o600, 0, f"going on after round {kept}\n" if kept else ""]
+    assert lives == [-signal.SIGKILL, 0o600, 0, f"continuing after round {kept}\n" if kept else ""]
     model, expected = (torch.load(path / "model.pt", weights_only=True) for path in (folder, whole))
     assert model.keys() == expected.keys()
     assert all(torch.equal(model[name], expected[name]) for name in expected)

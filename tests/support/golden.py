@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from hand import Hand, Served, honest
-from paraaegis.engines.local import LocalEngine
+from paraaegis.engines.local import LocalTransport
 from paraaegis.methods import METHODS
 from paraaegis.protocol.messages import Elected, Upload, unpack
 from paraaegis.protocol.round_server import RoundServer
@@ -51,7 +51,7 @@ def whole(method: str, split: str, *more: str) -> dict[str, Any]:
     learners = learners_of(updates(), SAMPLES[split])
     config = configure(f"federation.clients={CLIENTS}", f"federation.rounds={ROUNDS}", *settings(method, *more))
     wired, lines = wired_of(config, learners), list[RoundRecord]()
-    engine = LocalEngine(wired.clients, workers=2)
+    engine = LocalTransport(wired.clients, workers=2)
     engine.run(RoundServer(wired.parameters, wired.server, ServerState()), lines.append, lambda _: None)
     return record(engine.states, lines, wired.clients["client-0"].ledger.releases)
 
@@ -61,7 +61,7 @@ def interrupted(method: str) -> dict[str, Any]:
     learners = learners_of(updates(), SAMPLES["unequal"])
     config = configure(f"federation.clients={CLIENTS}", f"federation.rounds={ROUNDS}", *settings(method))
     wired, lines, kept = wired_of(config, learners), list[RoundRecord](), list[Any]()
-    engine = LocalEngine(wired.clients, workers=1)
+    engine = LocalTransport(wired.clients, workers=1)
 
     def stop(state: ServerState) -> None:
         if state.number == 2:
@@ -74,7 +74,7 @@ def interrupted(method: str) -> dict[str, Any]:
     server = decode_state(data)
     server.history = history
     back = {name: ClientState.from_arrays(state.to_arrays()) for name, state in states.items()}
-    engine = LocalEngine(wired.clients, back, workers=1)
+    engine = LocalTransport(wired.clients, back, workers=1)
     engine.run(RoundServer(wired.parameters, wired.server, server), lines.append, lambda _: None)
     return record(engine.states, lines, wired.clients["client-0"].ledger.releases)
 

@@ -20,7 +20,8 @@ from paraaegis.protocol.messages import Frames, Message, pack, unpack
 from paraaegis.protocol.round_server import Exchange, Reply, RoundServer
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import RoundRecord, ServerState
-from paraaegis.runs.assemble import check, make_parameters, resolve, short_name
+from paraaegis.runs.assemble import make_parameters, short_name
+from paraaegis.runs.check import resolve
 
 LENGTH = 120
 BASE = ("privacy.noise=secret", "privacy.calibration=tight", f"federation.min_samples={SAMPLES}", "privacy.epsilon=8.0",
@@ -55,7 +56,7 @@ class Nodes:
 
     def parameters(self, run: str = ""):
         names = self.config.names
-        return check(self.config, make_parameters(self.config, names, LENGTH, names[:1], run or self.state.run))
+        return make_parameters(self.config, names, LENGTH, names[:1], run or self.state.run)
 
     def serve(self, meddle: Meddle = lambda _name, _message, answered: answered()) -> None:
         """Carry out the run, or what is left of it."""

@@ -10,10 +10,11 @@ import numpy as np
 from paraaegis.config import Config, make_config
 from paraaegis.crypto.keys import FederationKeys
 from paraaegis.crypto.ratchet import Root
-from paraaegis.engines.local import LocalEngine
+from paraaegis.engines.local import LocalTransport
 from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.state import RoundRecord, ServerState
-from paraaegis.runs.assemble import Federation, assemble, resolve
+from paraaegis.runs.assemble import Federation, assemble
+from paraaegis.runs.check import resolve
 from paraaegis.runs.run import federate
 
 KEYS = FederationKeys(Root(bytes(range(32)), bytes(16)))
@@ -67,7 +68,7 @@ def wired_of(config: Config, learners: Mapping[str, ToyLearner]) -> Federation:
 class Played:
     """What came out of a run: the engine with its states, and the lines."""
 
-    def __init__(self, engine: LocalEngine, lines: list[RoundRecord], wired: Federation) -> None:
+    def __init__(self, engine: LocalTransport, lines: list[RoundRecord], wired: Federation) -> None:
         self.engine, self.lines, self.wired = engine, lines, wired
 
     @property
@@ -84,7 +85,7 @@ def play(updates, *settings: str, rounds: int = 1, samples: Sequence[int] | None
     config = configure(f"federation.clients={len(learners)}", f"federation.rounds={rounds}", *settings)
     wired = wired_of(config, learners)
     lines: list[RoundRecord] = []
-    engine = LocalEngine(wired.clients, workers=workers)
+    engine = LocalTransport(wired.clients, workers=workers)
     engine.run(RoundServer(wired.parameters, wired.server, ServerState()), lines.append, lambda _: None)
     return Played(engine, lines, wired)
 

@@ -25,7 +25,8 @@ from paraaegis.protocol.partition import places_of
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.sums import Sum
 from paraaegis.protocol.voting import Tally, cast, select, unpack_positions
-from paraaegis.runs.assemble import assemble, make_keys, resolve
+from paraaegis.runs.assemble import assemble, make_keys
+from paraaegis.runs.check import resolve
 from paraaegis.types import Payload, Vector
 
 CLIENTS = 10

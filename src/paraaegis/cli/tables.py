@@ -17,7 +17,7 @@ from paraaegis.planning.planner import Choice, Recommendation
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.runs.guarantees import RunGuarantees
-from paraaegis.runs.run import Result
+from paraaegis.runs.result import Result
 
 
 def size(count: float) -> str:

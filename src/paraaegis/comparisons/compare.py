@@ -13,8 +13,10 @@ from paraaegis.comparisons.table import Table, TableRow, markdown
 from paraaegis.errors import RunError, UpdateError
 from paraaegis.files import write_whole
 from paraaegis.launch import run
+from paraaegis.runs.check import check_early
 from paraaegis.runs.folder import RunFolder
-from paraaegis.runs.run import OnRecord, Result, bytes_a_client, check_config, read_done
+from paraaegis.runs.result import Result, bytes_per_client, read_done
+from paraaegis.runs.run import OnRecord
 
 Shown = Callable[[str, int], AbstractContextManager[OnRecord]]
 
@@ -30,7 +32,7 @@ def compare(
     """Run the wanted cells (default: all) that are not done yet; write and return the table of all that are done."""
     wanted = cells if wanted is None else wanted
     for cell in wanted:
-        check_config(cell.config)
+        check_early(cell.config)
     diverged = _check_folder(title, cells, out)
     for index, cell in enumerate(wanted):
         name = f"{index + 1}/{len(wanted)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")
@@ -93,7 +95,7 @@ def row_of(cell: Cell, result: Result) -> TableRow:
     """A cell's row in the table."""
     measured = result.metrics.get("accuracy")
     accuracy = None if measured is None else 100 * measured
-    up, down = bytes_a_client(result, cell.config)
+    up, down = bytes_per_client(result, cell.config)
     return TableRow(
         method=result.method,
         label=f"{cell.label} (stopped)" if result.stopped else cell.label,

@@ -20,8 +20,10 @@ from paraaegis.errors import RunError
 from paraaegis.files import write_whole
 from paraaegis.plural import plural
 from paraaegis.runs.assemble import make_keys
+from paraaegis.runs.check import check_early
 from paraaegis.runs.folder import RunFolder, write_config
-from paraaegis.runs.run import OnRecord, Result, check_config, read_done, read_whole
+from paraaegis.runs.result import Result, read_done, read_whole
+from paraaegis.runs.run import OnRecord
 from paraaegis.version import __version__
 
 _APP = """from paraaegis.deploy import flower_app
@@ -88,7 +90,7 @@ def _begun(nodes: Mapping[str, Path]) -> bool:
 
 def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
     """Folders for the server and every silo, each with what it needs and nothing more."""
-    check_config(config)
+    check_early(config)
     from paraaegis.runs.experiment import torch_experiment, warn_of_range
 
     warn_of_range(config)

@@ -27,7 +27,8 @@ from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.state import ClientState
-from paraaegis.runs.assemble import check, make_client, make_parameters, resolve, short_name
+from paraaegis.runs.assemble import make_client, make_parameters, short_name
+from paraaegis.runs.check import resolve
 from paraaegis.types import Arrays, Learner, Metrics, Vector
 
 WORTH = 500_000  # values that one process encrypts in about the time that another takes to start
@@ -181,9 +182,11 @@ class DeployedClient:
                 f"the keys know {self.name} by another identity than lies in {self.folder}: enrol it again"
             )
         length = self._facts.length
-        parameters = check(config, make_parameters(config, config.names, length, evaluators(config, self.holdout), run))
+        method = method_of(config)
+        method.check(config, length)
+        parameters = make_parameters(config, config.names, length, evaluators(config, self.holdout), run)
         with SecretPool(config.engine.processes) as pool:
-            half = method_of(config).client(config, pool)
+            half = method.client(config, pool)
             encrypted = parameters.k(1) if half.votes else length
             pool.workers = max(1, min(pool.workers, encrypted // WORTH))
             ledger, identity = self._ledger(config), load_identity(self.folder / "identity")

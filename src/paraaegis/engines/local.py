@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from types import TracebackType
+from typing import Self
 
 from paraaegis.engines.spool import spooled
+from paraaegis.engines.transport import States
 from paraaegis.parallel import threads
 from paraaegis.protocol.client import start, step
 from paraaegis.protocol.client_context import ClientContext
@@ -15,8 +18,10 @@ from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ClientState, RoundRecord, ServerState
 
 
-class LocalEngine:
-    """Runs clients in threads. Results do not depend on how the threads are scheduled."""
+class LocalTransport:
+    """Clients in threads of this process. Results do not depend on how the threads are scheduled."""
+
+    remote = False
 
     def __init__(
         self, clients: Mapping[str, ClientContext], states: Mapping[str, ClientState] | None = None, workers: int = 0
@@ -25,21 +30,30 @@ class LocalEngine:
         self.states = dict(states) if states else {name: start(client) for name, client in clients.items()}
         self.workers = threads(workers)
 
+    def __enter__(self) -> Self:
+        self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="client")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
     def run(
         self, server: RoundServer, on_record: Callable[[RoundRecord], None], on_state: Callable[[ServerState], None]
     ) -> None:
-        """Carry out a run, or the rest of a resumed one."""
-        with ThreadPoolExecutor(self.workers, thread_name_prefix="client") as pool:
-            try:
-                drive(serve(server), lambda exchange: self._carry(pool, exchange), on_record, on_state)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        """Carry out a run, or what is left of it, that is kept nowhere else."""
+        with self:
+            drive(serve(server), self.carry, on_record, on_state)
 
-    def _carry(self, pool: ThreadPoolExecutor, exchange: Exchange) -> Iterator[Reply]:
-        """Yield replies as they become ready. A client's error fails the run."""
+    def checkpoint(self) -> States:
+        """See Transport."""
+        return {name: (self.states[name], client.learner.state()) for name, client in self.clients.items()}
+
+    def carry(self, exchange: Exchange) -> Iterator[Reply]:
+        """See Transport. Yield replies as they become ready. A client's error fails the run."""
         futures: dict[Future[Frames], str] = {
-            pool.submit(self._answer, name, frames): name for name, frames in exchange.messages.items()
+            self._pool.submit(self._answer, name, frames): name for name, frames in exchange.messages.items()
         }
         for future in as_completed(list(futures)):
             yield Reply(futures.pop(future), future.result())

@@ -15,13 +15,14 @@ from scipy.optimize import nnls
 from paraaegis.config import make_config
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.profiles import profile
-from paraaegis.engines.local import LocalEngine
+from paraaegis.engines.local import LocalTransport
 from paraaegis.files import write_whole
 from paraaegis.methods import METHODS, REFERENCE, find_method
 from paraaegis.planning.cost import Fit, Machine, MethodCost, load_of, priced_as
 from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.state import RoundRecord, ServerState
-from paraaegis.runs.assemble import assemble, make_keys, resolve
+from paraaegis.runs.assemble import assemble, make_keys
+from paraaegis.runs.check import resolve
 from paraaegis.types import Arrays, Metrics, Vector
 from paraaegis.version import __version__
 
@@ -169,7 +170,7 @@ def _play(
     learners = dict.fromkeys(config.names, FixedUpdateLearner(length))
     federation = assemble(config, learners, make_keys(config), "client-0", pools)
     records: list[RoundRecord] = []
-    LocalEngine(federation.clients, workers=workers).run(
+    LocalTransport(federation.clients, workers=workers).run(
         RoundServer(federation.parameters, federation.server, ServerState()), records.append, lambda _: None
     )
     return min(records[1:], key=lambda record: record.seconds["wall"])

@@ -17,7 +17,7 @@ from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.protocol.state import RoundRecord
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.guarantees import spending
-from paraaegis.runs.run import Result, bytes_a_client, read_done, summarise
+from paraaegis.runs.result import Result, bytes_per_client, read_done, summarise
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Run:
 
     def megabytes(self, direction: Literal["up", "down"]) -> float:
         """MB per client per round."""
-        up, down = bytes_a_client(self.result, self.config)
+        up, down = bytes_per_client(self.result, self.config)
         return (up if direction == "up" else down) / 1e6
 
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import msgspec
 
 from paraaegis.config import Config
 from paraaegis.crypto.kdf import derive
@@ -17,9 +13,7 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.ratchet import Root
 from paraaegis.crypto.sealed_box import public_of
 from paraaegis.crypto.streams import system
-from paraaegis.errors import ConfigError
 from paraaegis.methods import method_of
-from paraaegis.plural import plural
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.client_context import ClientContext, Draw
@@ -28,6 +22,7 @@ from paraaegis.protocol.protect import ClientHalf
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.protocol.single_flight import SingleFlight
 from paraaegis.protocol.sums import ServerHalf
+from paraaegis.runs.check import checked_length
 from paraaegis.seeds import Purpose, stream
 from paraaegis.types import Learner
 
@@ -41,16 +36,6 @@ class Federation:
     clients: dict[str, ClientContext]
 
 
-def resolve(config: Config, samples: list[int]) -> Config:
-    """Fill in what depends on the data: the quorum and the smallest data size."""
-    federation = config.federation
-    least = max(math.ceil(0.8 * config.sampled), config.privacy.floor, method_of(config).least_quorum(config))
-    quorum = federation.quorum or min(least, config.sampled)
-    fewest = federation.min_samples or min(samples)
-    federation = msgspec.structs.replace(federation, quorum=quorum, min_samples=fewest)
-    return msgspec.structs.replace(config, federation=federation)
-
-
 def short_name(config: Config) -> str:
     """What the names of a configuration's runs begin with."""
     return config.digest()[:16]
@@ -62,19 +47,6 @@ def make_keys(config: Config) -> FederationKeys:
         return FederationKeys(Root.new())
     seeded = hashlib.sha256(config.seed.to_bytes(8, "little")).digest()
     return FederationKeys(Root(derive(seeded, "simulated root"), bytes(16)))
-
-
-def check(config: Config, parameters: RunParameters) -> RunParameters:
-    """Refuse what can be refused before anything is written."""
-    if not 1 <= parameters.quorum <= parameters.sampled:
-        raise ConfigError(
-            f"federation.quorum must be 1 to the {plural(parameters.sampled, 'client')} of a round, "
-            f"got {parameters.quorum}"
-        )
-    method_of(config).check(config, parameters.length)
-    if odd := [name for name in parameters.clients if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:
-        raise ConfigError(f"a client's name has letters, digits, '.', '_' and '-', got {odd[0]!r}")
-    return parameters
 
 
 def make_parameters(
@@ -131,26 +103,22 @@ def make_client(
     )
 
 
-def assemble(
+def make_clients(
     config: Config,
+    parameters: RunParameters,
     learners: Mapping[str, Learner],
     keys: FederationKeys,
-    evaluator: str,
-    pools: tuple[SecretPool, Pool] | None = None,
+    pool: SecretPool | None = None,
     ledger: Ledger | None = None,
     holdout: bool = False,
-) -> Federation:
-    """Both halves of a run of a resolved configuration. Each has a pool of its own; only the clients' knows keys.
+) -> dict[str, ClientContext]:
+    """All clients of a run in one process. They share what would be the same for each of them.
 
-    With `holdout` clients evaluate on data of their own, which the ledger then counts as a release.
+    With `holdout` they evaluate on data of their own, which the ledger then counts as a release.
     """
-    clients_pool, server_pool = pools or (None, None)
-    length = int(next(iter(learners.values())).initial().size)
-    parameters = check(config, make_parameters(config, tuple(learners), length, (evaluator,)))
     lagging = parameters.sampled < len(parameters.clients)  # who is not drawn applies several rounds at once, later
     cache, deltas = SingleFlight(), SingleFlight(keep=parameters.history if lagging else 2)
-    method = method_of(config)
-    half = method.client(config, clients_pool)
+    half = method_of(config).client(config, pool)
     ledger = Ledger(budget(config)) if ledger is None else ledger
     # A run that is resumed must have the same identities: they are part of what its clients agreed on.
     privates = {name: derive(keys.root.secret, "simulated identity", name) for name in learners}
@@ -160,8 +128,21 @@ def assemble(
         name: make_client(config, parameters, name, learner, keys, half, ledger, holdout, pairs[name])
         for name, learner in learners.items()
     }
-    clients = {name: replace(client, cache=cache, deltas=deltas, resident=True) for name, client in alone.items()}
-    return Federation(parameters, method.server(config, server_pool), clients)
+    return {name: replace(client, cache=cache, deltas=deltas, resident=True) for name, client in alone.items()}
+
+
+def assemble(
+    config: Config,
+    learners: Mapping[str, Learner],
+    keys: FederationKeys,
+    evaluator: str,
+    pools: tuple[SecretPool, Pool] | None = None,
+) -> Federation:
+    """A run of a resolved configuration without a folder, to measure or test. Only the clients' pool knows keys."""
+    clients_pool, server_pool = pools or (None, None)
+    parameters = make_parameters(config, tuple(learners), checked_length(config, learners), (evaluator,))
+    clients = make_clients(config, parameters, learners, keys, clients_pool)
+    return Federation(parameters, method_of(config).server(config, server_pool), clients)
 
 
 def draw(config: Config, purpose: Purpose, client: int) -> Draw:

@@ -20,7 +20,7 @@ from paraaegis.learn.threads import use_one_thread
 from paraaegis.learn.vector import to_vector
 from paraaegis.methods import method_of
 from paraaegis.parallel import threads
-from paraaegis.runs.assemble import resolve
+from paraaegis.runs.check import resolve
 from paraaegis.seeds import Purpose, stream
 from paraaegis.types import Learner, Vector
 

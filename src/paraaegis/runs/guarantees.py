@@ -23,7 +23,7 @@ from paraaegis.privacy.calibrate import (
 )
 from paraaegis.privacy.guarantee import Guarantee, guarantees, sensitivity
 from paraaegis.privacy.ledger import METRICS, SAMPLES, SECONDS, VOTES, Ledger, Release, releases_of
-from paraaegis.runs.assemble import resolve
+from paraaegis.runs.check import resolve
 from paraaegis.runs.folder import RunFolder
 
 

@@ -13,15 +13,16 @@ from flwr.serverapp import Grid, ServerApp
 from paraaegis.engines.flower.frames import error_in, from_error, from_records, to_records
 from paraaegis.engines.flower.log import timed_log
 from paraaegis.engines.spool import spooled
+from paraaegis.engines.transport import States
 from paraaegis.errors import ProtocolError
 from paraaegis.protocol.round_server import Exchange, Reply
 
-__all__ = ["Connect", "FlowerTransport", "Introduction", "ServerApp", "make_server_app"]
+__all__ = ["FlowerTransport", "Introduction", "OpenTransport", "ServerApp", "make_server_app"]
 
 POLL, SLOWEST = 0.2, 2.0  # seconds between polls for replies, at first and after a while: each poll costs a request
 
 INTRODUCTION = 30.0  # seconds to wait for a new node to introduce itself
-Connect = Callable[[float, int, Callable[[str], None]], "FlowerTransport"]  # (deadline, quorum, log function)
+OpenTransport = Callable[[float, int, Callable[[str], None]], "FlowerTransport"]  # (deadline, quorum, log function)
 
 
 class Introduction(msgspec.Struct, frozen=True):
@@ -34,7 +35,7 @@ class Introduction(msgspec.Struct, frozen=True):
     leads: bool
 
 
-def make_server_app(run: Callable[[Connect, Mapping[str, Any]], None]) -> ServerApp:
+def make_server_app(run: Callable[[OpenTransport, Mapping[str, Any]], None]) -> ServerApp:
     """A ServerApp; `run` gets a function that connects to the nodes, and the --run-config."""
     app = ServerApp()
 
@@ -48,6 +49,8 @@ def make_server_app(run: Callable[[Connect, Mapping[str, Any]], None]) -> Server
 
 class FlowerTransport:
     """Carries exchanges to nodes, which it addresses by their clients' names."""
+
+    remote = True
 
     def __init__(self, grid: Grid, deadline: float, quorum: int, say: Callable[[str], None] = lambda _: None) -> None:
         self._grid, self._deadline, self._quorum, self._say = grid, deadline, quorum, say
@@ -121,6 +124,10 @@ class FlowerTransport:
         if missing := sorted(set(contents) - set(answers)):
             raise ProtocolError(f"{', '.join(missing)} did not answer within {self._deadline:.0f} s")
         return answers
+
+    def checkpoint(self) -> States:
+        """See Transport: nodes keep the states of their clients."""
+        return {}
 
     def carry(self, exchange: Exchange) -> Iterator[Reply]:
         """Yield replies as they arrive; for a client that is disconnected or fails, a reply with the reason.

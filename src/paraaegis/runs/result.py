@@ -1,0 +1,99 @@
+"""What a run came to: written when its last round is done, read by every table and report."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+
+import msgspec
+
+from paraaegis.config import Config
+from paraaegis.errors import PrivacyError, RunError
+from paraaegis.privacy.ledger import read_ledger
+from paraaegis.runs.folder import RunFolder
+from paraaegis.version import __version__
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """A run in short. Seconds and bytes are those of all rounds; `metrics` are the final model's."""
+
+    method: str
+    rounds: int
+    metrics: dict[str, float]
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    folder: str
+    stopped: str = ""  # why the run ended before its last round
+    machine: dict[str, str] = {}
+
+    @property
+    def shared(self) -> bool:
+        """Whether its machine had other work too, so that its seconds cannot be compared: whoever ran it wrote so."""
+        return "shared" in self.machine
+
+
+def complete(config: Config, folder: RunFolder, stopped: str, keep: bool = False, gpu: str = "") -> Result:
+    """Write the result of a run whose lines are all there; `keep`: a client still needs the last aggregates."""
+    result = summarise(config, folder, stopped, gpu)
+    folder.complete(msgspec.to_builtins(result), keep)
+    return result
+
+
+def read_done(folder: RunFolder) -> Result | None:
+    """The result of a complete run."""
+    if (content := folder.read_result()) is None:
+        return None
+    try:
+        found = msgspec.convert(content, Result)
+    except msgspec.ValidationError as error:
+        raise RunError(f"{folder.result} is damaged: {error}; {folder.remedy}") from error
+    return msgspec.structs.replace(found, folder=str(folder.path))  # it may have been moved
+
+
+def read_whole(folder: RunFolder) -> Result | None:
+    """The same; refused where its ledger is gone or cut, which every run that came to a result has."""
+    done = read_done(folder)
+    if done is None:
+        return None
+    if not folder.ledger.exists():
+        raise RunError(f"{folder.ledger} is gone, and with it what this run spent; bring back a copy")
+    folder.check_ledger(read_ledger(folder.ledger))
+    return done
+
+
+def bytes_per_client(result: Result, config: Config) -> tuple[float, float]:
+    """Up and down, of a client and round."""
+    rounds = result.rounds * config.sampled
+    return result.bytes_up / rounds, result.bytes_down / rounds
+
+
+def summarise(config: Config, folder: RunFolder, stopped: str = "", gpu: str = "") -> Result:
+    """The result of a run whose lines are all written."""
+    records = folder.read_records()
+    if not records:
+        raise PrivacyError(stopped)
+    return Result(
+        method=config.protect.method,
+        rounds=len(records),
+        metrics=records[-1].metrics,
+        seconds=sum(record.seconds.get("wall", 0.0) for record in records),
+        bytes_up=sum(sum(record.bytes_up.values()) for record in records),
+        bytes_down=sum(sum(record.bytes_down.values()) for record in records),
+        folder=str(folder.path),
+        stopped=stopped,
+        machine=machine(gpu),
+    )
+
+
+def machine(gpu: str) -> dict[str, str]:
+    """Where a result was made."""
+    return {
+        "paraaegis": __version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "cores": str(os.cpu_count()),
+        **{name: version(name) for name in ("numpy", "torch", "tenseal")},
+        **({"gpu": gpu} if gpu else {}),
+    }
