@@ -8,14 +8,19 @@ import tomllib
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from paraaegis.comparisons.preset import cells_of, read_preset
-from paraaegis.config import Config, load_config, make_config
+from paraaegis.config import Config, Section, load_config, make_config
 from paraaegis.config.listing import all_keys
 from paraaegis.errors import ConfigError
 
+PRESET = 'title = "t"\nsplits = { iid = {} }\n[[rows]]\nlabel = "a"\n'
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.toml"
 
 
@@ -69,7 +74,7 @@ def test_an_unknown_key_is_named_with_what_is_allowed(raw, key, hint):
         ("federation.clients=2.5", ["federation.clients", "int", "2.5"]),
         ("federation.rounds=true", ["federation.rounds", "int", "True"]),
         ("federation.fraction=0", ["federation.fraction", "> 0", "got 0"]),
-        ("federation=3", ["federation: expected object, got 3"]),
+        ("federation=3", ["federation is a table, got 3; set one of its keys: federation.clients, "]),
         ("seed=-1", ["seed", ">= 0", "-1"]),
         ("seed=one", ["seed: expected int, got 'one'"]),
         ("data.alpha=0", ["data.alpha", "> 0", "got 0"]),
@@ -209,6 +214,14 @@ def test_the_last_setting_wins_over_the_file_and_leaves_it_untouched(tmp_path):
     assert raw == {"protect": {"ratio": 0.5}}
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "windows.toml"
+    path.write_text("seed = 7\n", encoding="utf-8-sig")
+    assert load_config(path).seed == 7
+    path.write_text(PRESET, encoding="utf-8-sig")
+    assert [cell.label for cell in cells_of(read_preset(str(path)))] == ["a"]
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     missing = tmp_path / "none.toml"
     with pytest.raises(ConfigError, match=r"cannot read .*none\.toml"):
@@ -223,6 +236,52 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="not valid TOML"):
         load_config(path)
+
+
+TABLES = {name: type(table) for name, table in msgspec.structs.asdict(Config()).items() if isinstance(table, Section)}
+KEYS = [tuple(key.name.split(".")) for key in all_keys() if "." in key.name]
+VALUES = st.sampled_from([-1, 0, 1, 3, 2**70, -0.5, 0.5, 1.5, 1e300, math.inf, math.nan, True, "Tight", "tight", "max",
+                          None, [], ["a"], {}, {"x": 1}])  # fmt: skip
+
+
+def outcome(build):
+    try:
+        return build()
+    except ConfigError as error:
+        return str(error)
+
+
+@given(key=st.sampled_from(KEYS), value=VALUES)
+def test_a_configuration_built_in_python_is_checked_as_one_from_a_file(key, value):
+    """The same result or the same refusal, from the constructor, by replacement and from nested tables."""
+    table, name = key
+    read = outcome(lambda: make_config({table: {name: value}}))
+    built = outcome(lambda: Config(**{table: TABLES[table](**{name: value})}))
+    replaced = outcome(lambda: replace(Config(), **{table: replace(getattr(Config(), table), **{name: value})}))
+    assert built == replaced == read
+    if isinstance(read, Config):
+        assert built.digest() == replaced.digest() == read.digest()
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (lambda: TABLES["privacy"](calibration="Tight"), "privacy.calibration must be one of paper, tight, got 'Tight' "
+         "(did you mean 'tight'?)"),
+        (lambda: TABLES["privacy"](delta=2), "privacy.delta: expected float < 1.0, got 2"),
+        (lambda: replace(Config(), seed=-1), "seed: expected int >= 0, got -1"),
+        (lambda: Config(protect=3), "protect is a table, got 3; set one of its keys: protect.method, protect.ratio, "),
+        (lambda: Config(privacy=TABLES["privacy"](clip=math.inf)), "privacy.clip = inf leaves nothing to calibrate"),
+        (lambda: Config(protect={"rato": 0.1}), "unknown key 'protect.rato' (did you mean 'ratio'?)"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_python_is_told_in_the_words_for_files(build, told):
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        build()
+
+
+def test_a_whole_number_or_numpys_is_taken_for_a_float():
+    assert type(TABLES["protect"](ratio=1).ratio) is type(TABLES["protect"](ratio=np.float64(1)).ratio) is float
 
 
 def leaves(table, key=""):

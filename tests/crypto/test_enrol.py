@@ -414,6 +414,14 @@ def test_what_is_no_fingerprint_is_refused(tmp_path, wrong):
         KeyFolder(tmp_path / "silo").create(wrong)
 
 
+def test_files_of_a_folder_may_begin_with_a_byte_order_mark(tmp_path):
+    lead, silos = federation(tmp_path)
+    for path in (lead.path / "approved.toml", silos["client-1"].path / "lead.toml"):
+        path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert set(lead.approved()) == {"client-1", "client-2"}
+    assert silos["client-1"].lead == lead.create()
+
+
 def test_a_lead_does_not_follow(tmp_path):
     lead, other = KeyFolder(tmp_path / "lead"), KeyFolder(tmp_path / "other").create()
     lead.approve({})

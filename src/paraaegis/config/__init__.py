@@ -1,18 +1,8 @@
 """One configuration: a TOML file, checked whole before any work."""
 
-from paraaegis.config.schema import (
-    HERE,
-    MOST,
-    Config,
-    Privacy,
-    Protect,
-    Section,
-    as_toml,
-    load_config,
-    make_config,
-    meant,
-    naming,
-)
+from paraaegis.config.reading import as_toml, load_config, make_config
+from paraaegis.config.refusals import meant, naming
+from paraaegis.config.schema import HERE, MOST, Config, Privacy, Protect, Section
 
 __all__ = [
     "HERE",
