@@ -39,7 +39,8 @@ def test_the_shipped_file_is_a_configuration():
 
 
 def test_a_resolved_configuration_reads_back_from_its_own_toml(tmp_path):
-    config = make_config({}, ["privacy.epsilon=inf", "protect.ratio=0.25", "data.folder=/a b"])
+    names = "federation.names=['hospital-a', 'hospital-b']"
+    config = make_config({}, ["privacy.epsilon=inf", "protect.ratio=0.25", "data.folder=/a b", names])
     path = tmp_path / "config.toml"
     path.write_text(tomli_w.dumps(msgspec.to_builtins(config)))
     assert load_config(path) == config
@@ -50,7 +51,7 @@ def test_a_resolved_configuration_reads_back_from_its_own_toml(tmp_path):
     [
         ({"protekt": {}}, "'protekt'", "'protect'"),
         ({"protect": {"ration": 0.1}}, "'protect.ration'", "'ratio'"),
-        ({"federation": {"zebra": 1}}, "'federation.zebra'", "clients, rounds, fraction"),
+        ({"federation": {"zebra": 1}}, "'federation.zebra'", "clients, names, rounds"),
         ({"zebra": 1}, "'zebra'", "seed, federation, data"),
     ],
 )
@@ -70,11 +71,13 @@ def test_an_unknown_key_is_named_with_what_is_allowed(raw, key, hint):
         ("privacy.clip=-1.0", ["privacy.clip", "> 0", "-1.0"]),
         ("privacy.delta=1.0", ["privacy.delta", "< 1", "1.0"]),
         ("privacy.epsilon=0", ["privacy.epsilon", "> 0", "got 0"]),
-        ("federation.clients=0", ["federation.clients", ">= 1", "got 0"]),
+        ("federation.clients=-1", ["federation.clients", ">= 0", "got -1"]),
         ("federation.clients=2.5", ["federation.clients", "int", "2.5"]),
         ("federation.rounds=true", ["federation.rounds", "int", "True"]),
         ("federation.fraction=0", ["federation.fraction", "> 0", "got 0"]),
         ("federation=3", ["federation is a table, got 3; set one of its keys: federation.clients, "]),
+        ("federation.names=a,b", ['federation.names is a list, such as ["a", "b"], got \'a,b\'']),
+        ("federation.names=['a', 3]", ["federation.names[1]: expected str, got 3"]),
         ("seed=-1", ["seed", ">= 0", "-1"]),
         ("seed=one", ["seed: expected int, got 'one'"]),
         ("data.alpha=0", ["data.alpha", "> 0", "got 0"]),
@@ -257,7 +260,10 @@ def test_a_configuration_built_in_python_is_checked_as_one_from_a_file(key, valu
     table, name = key
     read = outcome(lambda: make_config({table: {name: value}}))
     built = outcome(lambda: Config(**{table: TABLES[table](**{name: value})}))
-    replaced = outcome(lambda: replace(Config(), **{table: replace(getattr(Config(), table), **{name: value})}))
+    unset = {"clients": 0} if name == "names" else {}  # else the names would have to be ten
+    replaced = outcome(
+        lambda: replace(Config(), **{table: replace(getattr(Config(), table), **unset, **{name: value})})
+    )
     assert built == replaced == read
     if isinstance(read, Config):
         assert built.digest() == replaced.digest() == read.digest()
@@ -284,14 +290,46 @@ def test_a_whole_number_or_numpys_is_taken_for_a_float():
     assert type(TABLES["protect"](ratio=1).ratio) is type(TABLES["protect"](ratio=np.float64(1)).ratio) is float
 
 
+def test_clients_are_ten_or_as_many_as_are_told_or_named():
+    assert make_config({}).names == tuple(f"client-{index}" for index in range(10))
+    assert make_config({}, ["federation.clients=2"]).names == ("client-0", "client-1")
+    named = make_config({}, ["federation.names=['hospital-a', 'hospital-b']"])
+    assert (named.names, named.federation.clients) == (("hospital-a", "hospital-b"), 2)
+    assert make_config({}, ["federation.names=['hospital-a', 'hospital-b']", "federation.clients=2"]) == named
+
+
+def test_a_number_of_clients_that_is_not_that_of_the_names_is_refused():
+    message = refusal("federation.names=['a', 'b']", "federation.clients=3")
+    assert "federation.clients is 3, but federation.names lists 2 (a, b)" in message
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "-", "_", "a b", "a/b", "a\n", "server", "Server", "superlink", "A"])
+def test_what_no_file_could_be_called_or_another_is_called_is_no_name(name):
+    assert outcome(lambda: make_config({"federation": {"names": ["a", name]}})).startswith("federation.names: ")
+
+
+@pytest.mark.parametrize("name", ["hospital-b", "b", "7", "st.mary_2", "Charité"])
+def test_letters_digits_and_three_signs_make_a_name(name):
+    assert make_config({"federation": {"names": ["a", name]}}).names == ("a", name)
+
+
+def test_the_digest_without_names_is_what_it_was_before_clients_had_names():
+    """Runs that lie in folders are found, and go on."""
+    assert Config().digest() == "70039d5e7b399fd067089ae7767afa04d1e817caadcb8acc0869dabe79a4908a"
+    three = make_config({}, ["federation.clients=3", "protect.ratio=1"])
+    assert three.digest() == "40a2b188e72f3b104603f4f8b65bee6a7d50e509b94d9b90dd23ba6fabc01bc3"
+
+
 def leaves(table, key=""):
     for name, value in table.items():
         path = f"{key}.{name}" if key else name
         yield from leaves(value, path) if isinstance(value, dict) else [(path, value)]
 
 
-OTHER = {"data.folder": "elsewhere", "data.name": "cifar10", "model.name": "mlp", "protect.profile": "other",
-         "protect.method": "fedavg", "protect.ratio": 0.2, "federation.quorum": 3}  # fmt: skip
+TEN = [f"hospital-{letter}" for letter in "abcdefghij"]
+OTHER = {"federation.names": TEN, "data.folder": "elsewhere", "data.name": "cifar10", "model.name": "mlp",
+         "protect.profile": "other", "protect.method": "fedavg", "protect.ratio": 0.2,
+         "federation.quorum": 3}  # fmt: skip
 
 
 def another(path, value):

@@ -20,9 +20,9 @@ def explain(message: str, kind: Any, value: Any, key: str = "") -> str:
     """
     what, _, where = message.partition(" - at `$")
     whole, key = kind, (key + where.rstrip("`")).lstrip(".")
-    for part in filter(None, where.rstrip("`").split(".")):
-        kind = get_type_hints(kind, include_extras=True).get(part, Any)
-        value = value.get(part) if isinstance(value, Mapping) else value
+    for part in re.findall(r"[^.\[\]`]+", where):
+        kind = get_type_hints(kind, include_extras=True).get(part, Any) if isinstance(kind, type) else Any
+        value = value[part if isinstance(value, Mapping) else int(part)]
     if unknown := re.search(r"unknown field `(.+)`", what):
         allowed = [field.name for field in msgspec.structs.fields(kind)]
         hint = _elsewhere(unknown[1], whole) or meant(unknown[1], allowed)
@@ -33,6 +33,8 @@ def explain(message: str, kind: Any, value: Any, key: str = "") -> str:
     if what.startswith("Expected `object`"):
         keys = [f"{key}.{field.name}" for field in msgspec.structs.fields(kind)]
         return f"{key} is a table, got {value!r}; set one of its keys: {', '.join(keys)}"
+    if what.startswith("Expected `array`"):
+        return f'{key} is a list, such as ["a", "b"], got {value!r}'
     what = what.partition(", got")[0]  # msgspec's is the type
     return f"{key}: {what[0].lower()}{what[1:].replace('`', '')}, got {value!r}"
 

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from paraaegis.config.refusals import explain
+from paraaegis.config.names import check_names, numbered
+from paraaegis.config.refusals import explain, naming
 from paraaegis.errors import ConfigError
 from paraaegis.types import primed
 
@@ -51,13 +52,26 @@ def _kinds(section: type[Section]) -> dict[str, Any]:
 class Federation(Section, frozen=True):
     """Who takes part."""
 
-    clients: Annotated[Count, "enrolled clients"] = 10
+    clients: Annotated[Natural, "enrolled clients; 0: one per name, or ten without names"] = 0
+    names: Annotated[tuple[str, ...], "the clients' names; empty: client-0, client-1 and so on"] = ()
     rounds: Annotated[int, Meta(ge=1, le=100_000), "rounds of training"] = 15
     fraction: Annotated[float, Meta(gt=0, le=1), "share of the clients that is drawn each round"] = 1.0
     quorum: Annotated[Natural, "fewest clients in a sum; 0: four fifths of a round, or what floor or method need"] = 0
     weights: Annotated[Literal["samples", "uniform"], "what a client weighs in the mean: its samples, or 1"] = "samples"
     min_samples: Annotated[Natural, "smallest data set, for the paper's noise; 0: the split's smallest share"] = 0
     history: Annotated[Count, "rounds for which aggregates are kept for clients that missed them"] = 10
+
+    def __post_init__(self) -> None:
+        """Also check the names; from here on `clients` is how many there are."""
+        super().__post_init__()
+        with naming("federation.names"):
+            check_names(self.names)
+        if self.names and self.clients not in (0, len(self.names)):
+            raise ConfigError(
+                f"federation.clients is {self.clients}, but federation.names lists {len(self.names)} "
+                f"({', '.join(self.names)}); change the list, or leave the number out (federation.clients, --clients)"
+            )
+        msgspec.structs.force_setattr(self, "clients", self.clients or len(self.names) or 10)
 
 
 class Data(Section, frozen=True):
@@ -151,7 +165,7 @@ class Config(Section, frozen=True):
     @property
     def names(self) -> tuple[str, ...]:
         """The clients."""
-        return tuple(f"client-{index}" for index in range(self.federation.clients))
+        return self.federation.names or numbered(self.federation.clients)
 
     @property
     def sampled(self) -> int:
@@ -170,6 +184,8 @@ class Config(Section, frozen=True):
         """A fingerprint of everything that changes a result, equal for all who take part."""
         relevant = msgspec.to_builtins(self)
         del relevant["engine"], relevant["data"]["folder"], relevant["privacy"]["attempts"]
+        if not self.federation.names:
+            del relevant["federation"]["names"]
         return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from paraaegis.config import Config
+from paraaegis.config import Config, check_names
 from paraaegis.crypto.ckks import profile
 from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.keys import FederationKeys
@@ -76,8 +75,7 @@ def check(config: Config, parameters: RunParameters) -> RunParameters:
             f"protect.ratio = {config.protect.ratio:g} elects none of {parameters.length} values in round "
             f"{parameters.rounds}, and paraaegis-feedback sends nothing else; set a larger ratio or a decay nearer to 1"
         )
-    if odd := [name for name in parameters.clients if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name)]:
-        raise ConfigError(f"a client's name has letters, digits, '.', '_' and '-', got {odd[0]!r}")
+    check_names(parameters.clients)
     return parameters
 
 

@@ -81,6 +81,10 @@ def federate(
     """Run a configuration with learners of your own, one a client; its tables data, model and train are not used."""
     if len(learners) != config.federation.clients:
         raise ConfigError(f"federation.clients is {config.federation.clients}, got {len(learners)} learners")
+    if names := config.federation.names:
+        if set(learners) != set(names):
+            raise ConfigError(f"federation.names lists {', '.join(names)}, got learners of {', '.join(learners)}")
+        learners = {name: learners[name] for name in names}
     resolved = resolve(config, [learner.samples for learner in learners.values()])
     return _run(resolved, learners, Path(out), fresh, on_record, holdout=True)
 
