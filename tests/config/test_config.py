@@ -8,14 +8,19 @@ import tomllib
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from paraaegis.comparisons.preset import cells_of, read_preset
-from paraaegis.config import Config, load_config, make_config
+from paraaegis.config import Config, Section, load_config, make_config
 from paraaegis.config.listing import all_keys
 from paraaegis.errors import ConfigError
 
+PRESET = 'title = "t"\nsplits = { iid = {} }\n[[rows]]\nlabel = "a"\n'
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.toml"
 
 
@@ -34,7 +39,8 @@ def test_the_shipped_file_is_a_configuration():
 
 
 def test_a_resolved_configuration_reads_back_from_its_own_toml(tmp_path):
-    config = make_config({}, ["privacy.epsilon=inf", "protect.ratio=0.25", "data.folder=/a b"])
+    names = "federation.names=['hospital-a', 'hospital-b']"
+    config = make_config({}, ["privacy.epsilon=inf", "protect.ratio=0.25", "data.folder=/a b", names])
     path = tmp_path / "config.toml"
     path.write_text(tomli_w.dumps(msgspec.to_builtins(config)))
     assert load_config(path) == config
@@ -45,7 +51,7 @@ def test_a_resolved_configuration_reads_back_from_its_own_toml(tmp_path):
     [
         ({"protekt": {}}, "'protekt'", "'protect'"),
         ({"protect": {"ration": 0.1}}, "'protect.ration'", "'ratio'"),
-        ({"federation": {"zebra": 1}}, "'federation.zebra'", "clients, rounds, fraction"),
+        ({"federation": {"zebra": 1}}, "'federation.zebra'", "clients, names, rounds"),
         ({"zebra": 1}, "'zebra'", "seed, federation, data"),
     ],
 )
@@ -65,11 +71,13 @@ def test_an_unknown_key_is_named_with_what_is_allowed(raw, key, hint):
         ("privacy.clip=-1.0", ["privacy.clip", "> 0", "-1.0"]),
         ("privacy.delta=1.0", ["privacy.delta", "< 1", "1.0"]),
         ("privacy.epsilon=0", ["privacy.epsilon", "> 0", "got 0"]),
-        ("federation.clients=0", ["federation.clients", ">= 1", "got 0"]),
+        ("federation.clients=-1", ["federation.clients", ">= 0", "got -1"]),
         ("federation.clients=2.5", ["federation.clients", "int", "2.5"]),
         ("federation.rounds=true", ["federation.rounds", "int", "True"]),
         ("federation.fraction=0", ["federation.fraction", "> 0", "got 0"]),
-        ("federation=3", ["federation: expected object, got 3"]),
+        ("federation=3", ["federation is a table, got 3; set one of its keys: federation.clients, "]),
+        ("federation.names=a,b", ['federation.names is a list, such as ["a", "b"], got \'a,b\'']),
+        ("federation.names=['a', 3]", ["federation.names[1]: expected str, got 3"]),
         ("seed=-1", ["seed", ">= 0", "-1"]),
         ("seed=one", ["seed: expected int, got 'one'"]),
         ("data.alpha=0", ["data.alpha", "> 0", "got 0"]),
@@ -197,6 +205,14 @@ def test_the_last_setting_wins_over_the_file_and_leaves_it_untouched(tmp_path):
     assert raw == {"protect": {"ratio": 0.5}}
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "windows.toml"
+    path.write_text("seed = 7\n", encoding="utf-8-sig")
+    assert load_config(path).seed == 7
+    path.write_text(PRESET, encoding="utf-8-sig")
+    assert [cell.label for cell in cells_of(read_preset(str(path)))] == ["a"]
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     missing = tmp_path / "none.toml"
     with pytest.raises(ConfigError, match=r"cannot read .*none\.toml"):
@@ -213,14 +229,95 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path, content):
         load_config(path)
 
 
+TABLES = {name: type(table) for name, table in msgspec.structs.asdict(Config()).items() if isinstance(table, Section)}
+KEYS = [tuple(key.name.split(".")) for key in all_keys() if "." in key.name]
+VALUES = st.sampled_from([-1, 0, 1, 3, 2**70, -0.5, 0.5, 1.5, 1e300, math.inf, math.nan, True, "Tight", "tight", "max",
+                          None, [], ["a"], {}, {"x": 1}])  # fmt: skip
+
+
+def outcome(build):
+    try:
+        return build()
+    except ConfigError as error:
+        return str(error)
+
+
+@given(key=st.sampled_from(KEYS), value=VALUES)
+def test_a_configuration_built_in_python_is_checked_as_one_from_a_file(key, value):
+    """The same result or the same refusal, from the constructor, by replacement and from nested tables."""
+    table, name = key
+    read = outcome(lambda: make_config({table: {name: value}}))
+    built = outcome(lambda: Config(**{table: TABLES[table](**{name: value})}))
+    unset = {"clients": 0} if name == "names" else {}  # else the names would have to be ten
+    replaced = outcome(
+        lambda: replace(Config(), **{table: replace(getattr(Config(), table), **unset, **{name: value})})
+    )
+    assert built == replaced == read
+    if isinstance(read, Config):
+        assert built.digest() == replaced.digest() == read.digest()
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (lambda: TABLES["privacy"](calibration="Tight"), "privacy.calibration must be one of paper, tight, got 'Tight' "
+         "(did you mean 'tight'?)"),
+        (lambda: TABLES["privacy"](delta=2), "privacy.delta: expected float < 1.0, got 2"),
+        (lambda: replace(Config(), seed=-1), "seed: expected int >= 0, got -1"),
+        (lambda: Config(protect=3), "protect is a table, got 3; set one of its keys: protect.method, protect.ratio, "),
+        (lambda: Config(privacy=TABLES["privacy"](clip=math.inf)), "privacy.clip = inf leaves nothing to calibrate"),
+        (lambda: Config(protect={"rato": 0.1}), "unknown key 'protect.rato' (did you mean 'ratio'?)"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_python_is_told_in_the_words_for_files(build, told):
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        build()
+
+
+def test_a_whole_number_or_numpys_is_taken_for_a_float():
+    assert type(TABLES["protect"](ratio=1).ratio) is type(TABLES["protect"](ratio=np.float64(1)).ratio) is float
+
+
+def test_clients_are_ten_or_as_many_as_are_told_or_named():
+    assert make_config({}).names == tuple(f"client-{index}" for index in range(10))
+    assert make_config({}, ["federation.clients=2"]).names == ("client-0", "client-1")
+    named = make_config({}, ["federation.names=['hospital-a', 'hospital-b']"])
+    assert (named.names, named.federation.clients) == (("hospital-a", "hospital-b"), 2)
+    assert make_config({}, ["federation.names=['hospital-a', 'hospital-b']", "federation.clients=2"]) == named
+
+
+def test_a_number_of_clients_that_is_not_that_of_the_names_is_refused():
+    message = refusal("federation.names=['a', 'b']", "federation.clients=3")
+    assert "federation.clients is 3, but federation.names lists 2 (a, b)" in message
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "-", "_", "a b", "a/b", "a\n", "server", "Server", "superlink", "A"])
+def test_what_no_file_could_be_called_or_another_is_called_is_no_name(name):
+    assert outcome(lambda: make_config({"federation": {"names": ["a", name]}})).startswith("federation.names: ")
+
+
+@pytest.mark.parametrize("name", ["hospital-b", "b", "7", "st.mary_2", "Charité"])
+def test_letters_digits_and_three_signs_make_a_name(name):
+    assert make_config({"federation": {"names": ["a", name]}}).names == ("a", name)
+
+
+def test_the_digest_without_names_is_what_it_was_before_clients_had_names():
+    """Runs that lie in folders are found, and go on."""
+    assert Config().digest() == "70039d5e7b399fd067089ae7767afa04d1e817caadcb8acc0869dabe79a4908a"
+    three = make_config({}, ["federation.clients=3", "protect.ratio=1"])
+    assert three.digest() == "40a2b188e72f3b104603f4f8b65bee6a7d50e509b94d9b90dd23ba6fabc01bc3"
+
+
 def leaves(table, key=""):
     for name, value in table.items():
         path = f"{key}.{name}" if key else name
         yield from leaves(value, path) if isinstance(value, dict) else [(path, value)]
 
 
-OTHER = {"data.folder": "elsewhere", "data.name": "cifar10", "model.name": "mlp", "protect.profile": "other",
-         "protect.method": "fedavg", "protect.ratio": 0.2, "federation.quorum": 3}  # fmt: skip
+TEN = [f"hospital-{letter}" for letter in "abcdefghij"]
+OTHER = {"federation.names": TEN, "data.folder": "elsewhere", "data.name": "cifar10", "model.name": "mlp",
+         "protect.profile": "other", "protect.method": "fedavg", "protect.ratio": 0.2,
+         "federation.quorum": 3}  # fmt: skip
 
 
 def another(path, value):

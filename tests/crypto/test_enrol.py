@@ -1,5 +1,6 @@
 """Secrets reach approved silos and nobody else, though a server that nobody trusts carries them."""
 
+import json
 import threading
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import msgspec
 import pytest
 
 from paraaegis.cli import main
+from paraaegis.config import numbered
 from paraaegis.crypto.enrol import KeyRequest, check_approved, fingerprint_of, key_id, open_keys, seal_keys
 from paraaegis.crypto.kdf import derive, tag
 from paraaegis.crypto.keys import (
@@ -24,6 +26,7 @@ from paraaegis.deploy import key_folder as enrolment
 from paraaegis.deploy.key_folder import KeyFolder, deal_keys
 from paraaegis.errors import CryptoError, KeyFileError
 
+SILOS = ("client-0", "client-1", "client-2")
 LEAD, SILO, SERVER, ONCE = new_pair(), new_pair(), new_pair(), new_pair()
 ROSTER = {"client-0": LEAD[1], "client-1": SILO[1]}
 SECRETS = FederationKeys(Root(bytes(range(32)), bytes(16), 4), epoch=2, roster=ROSTER)
@@ -317,7 +320,7 @@ def test_a_silo_that_took_over_in_part_still_follows(tmp_path, monkeypatch):
 
 
 def test_dealt_keys_hold_what_each_silo_needs_and_the_server_nothing_secret(tmp_path):
-    *silos, server = deal_keys(tmp_path, 3)
+    *silos, server = deal_keys(tmp_path, SILOS)
     secrets = [load_keys(silo / "keys") for silo in silos]
     assert secrets[0] == secrets[1] == secrets[2]
     assert len({(silo / "identity").read_bytes() for silo in silos}) == 3
@@ -326,7 +329,7 @@ def test_dealt_keys_hold_what_each_silo_needs_and_the_server_nothing_secret(tmp_
     assert secrets[0].root.secret.hex().encode() not in public
     assert sorted(path.name for path in server.iterdir()) == ["public.toml"]
     with pytest.raises(KeyFileError, match="never overwritten"):
-        deal_keys(tmp_path, 3)
+        deal_keys(tmp_path, SILOS)
 
 
 def call(monkeypatch, capsys, *arguments):
@@ -367,12 +370,65 @@ def test_a_lead_is_shown_as_one_with_a_line_a_silo_that_it_approved(monkeypatch,
         f"approved     client-1  {told['client-1']}",
         f"             client-2  {told['client-2']}",
     ])  # fmt: skip
-    code, text = call(monkeypatch, capsys, "lead", tmp_path / "lead", "--approve", f"foo={told['client-1']}")
-    assert (code, text) == (2, "error: silos are called client-0, client-1 and so on, got 'foo'\n")
+
+
+def test_what_no_client_can_be_called_is_not_approved(monkeypatch, capsys, tmp_path):
+    told = KeyFolder(tmp_path / "silo").create()
+    code, text = call(monkeypatch, capsys, "lead", tmp_path / "lead", "--approve", f"hospital b={told}")
+    assert (code, text[:31]) == (2, "error: a client's name consists")
+    assert not (tmp_path / "lead").exists()
+
+
+def test_a_lead_is_told_what_to_do_with_its_fingerprint(monkeypatch, capsys, tmp_path):
+    told = KeyFolder(tmp_path / "hospital-b").create()
+    code, text = call(monkeypatch, capsys, "lead", tmp_path / "lead", "--approve", f"hospital-b={told}")
+    own = KeyFolder(tmp_path / "lead").create()
+    first, *_, third, _, fifth, last = text.splitlines()
+    assert (code, first) == (0, f"the lead's fingerprint: {own}")
+    assert third == f"  paraaegis keys identity THEIR-FOLDER --lead {own}"
+    assert fifth == f"  paraaegis keys lead {tmp_path / 'lead'} --approve NAME=FINGERPRINT"
+    assert last == "Approved so far: hospital-b. They get the keys when a run starts."
+    text = call(monkeypatch, capsys, "lead", tmp_path / "lead", "--json")[1]
+    assert json.loads(text) == {"fingerprint": own}
+
+
+def test_keys_are_dealt_to_silos_by_name_or_by_number(monkeypatch, capsys, tmp_path):
+    assert call(monkeypatch, capsys, "new", tmp_path / "named", "--names", "hospital-a, hospital-b")[0] == 0
+    assert call(monkeypatch, capsys, "new", tmp_path / "counted", "--clients", 2)[0] == 0
+    assert {path.name for path in (tmp_path / "named").iterdir()} == {"hospital-a", "hospital-b", "server"}
+    assert {path.name for path in (tmp_path / "counted").iterdir()} == {"client-0", "client-1", "server"}
+    assert set(load_keys(tmp_path / "named" / "hospital-a" / "keys").roster) == {"hospital-a", "hospital-b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "either --names hospital-a,hospital-b or --clients 2"),
+        (("--names", "a,b", "--clients", 2), "either --names hospital-a,hospital-b or --clients 2"),
+        (("--names", "a,../b"), "got '../b'"),
+        (("--names", ""), "got ''"),
+        (("--names", "a,server"), "no client may be called 'server'"),
+        (("--names", "a,b,a"), "got a and a"),
+    ],
+)
+def test_keys_are_not_dealt_to_silos_without_names_of_their_own(monkeypatch, capsys, tmp_path, options, told):
+    code, text = call(monkeypatch, capsys, "new", tmp_path / "dealt", *options)
+    assert (code, told in text) == (2, True)
+    assert not (tmp_path / "dealt").exists()
+
+
+def test_when_a_silo_leaves_the_others_keep_their_names(tmp_path):
+    silos = {name: KeyFolder(tmp_path / name) for name in ("hospital-b", "hospital-c")}
+    lead = KeyFolder(tmp_path / "hospital-a")
+    lead.approve({name: silo.create(lead.create()) for name, silo in silos.items()})
+    handed_out(lead, silos)
+    lead.rotate("hospital-b")
+    handed_out(lead, {"hospital-c": silos["hospital-c"]})
+    assert set(load_keys(silos["hospital-c"].keys).roster) == {"hospital-a", "hospital-c"}
 
 
 def test_a_folder_that_others_can_read_is_refused_with_the_command_that_helps(monkeypatch, capsys, tmp_path):
-    deal_keys(tmp_path / "dealt", 1)
+    deal_keys(tmp_path / "dealt", ["client-0"])
     (tmp_path / "dealt" / "client-0" / "identity").chmod(0o644)
     code, text = call(monkeypatch, capsys, "show", tmp_path / "dealt" / "client-0")
     assert code == 2
@@ -414,6 +470,14 @@ def test_what_is_no_fingerprint_is_refused(tmp_path, wrong):
         KeyFolder(tmp_path / "silo").create(wrong)
 
 
+def test_files_of_a_folder_may_begin_with_a_byte_order_mark(tmp_path):
+    lead, silos = federation(tmp_path)
+    for path in (lead.path / "approved.toml", silos["client-1"].path / "lead.toml"):
+        path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert set(lead.approved()) == {"client-1", "client-2"}
+    assert silos["client-1"].lead == lead.create()
+
+
 def test_a_lead_does_not_follow(tmp_path):
     lead, other = KeyFolder(tmp_path / "lead"), KeyFolder(tmp_path / "other").create()
     lead.approve({})
@@ -424,7 +488,7 @@ def test_a_lead_does_not_follow(tmp_path):
 
 def test_keys_are_not_dealt_without_end(tmp_path):
     with pytest.raises(KeyFileError, match="at most 1000 silos"):
-        deal_keys(tmp_path, 1001)
+        deal_keys(tmp_path, numbered(1001))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -457,7 +521,7 @@ def test_a_roster_with_another_key_for_this_silo_is_refused(tmp_path):
 
 
 def test_dealt_keys_come_with_everyones_identity(tmp_path):
-    folders = deal_keys(tmp_path / "dealt", 3)[:-1]
+    folders = deal_keys(tmp_path / "dealt", SILOS)[:-1]
     for folder in folders:
         roster = load_keys(folder / "keys").roster
         assert roster == {path.name: KeyFolder(path).public for path in folders}

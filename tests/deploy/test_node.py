@@ -10,6 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 
 from blobs import SAMPLES, make_learner
+from nodes import Nodes
 from paraaegis.config import make_config
 from paraaegis.crypto.keys import load_keys, write_secret
 from paraaegis.deploy import node as module
@@ -20,6 +21,7 @@ from paraaegis.engines.flower.client import _replied, answer
 from paraaegis.engines.flower.frames import from_error
 from paraaegis.engines.flower.server import FlowerTransport, Introduction, make_server_app
 from paraaegis.errors import ConfigError, KeyFileError, ProtocolError, UpdateError
+from paraaegis.privacy.ledger import read_ledger
 from paraaegis.protocol.messages import RollCall, pack, unpack
 from paraaegis.protocol.round_server import Exchange
 from paraaegis.runs.assemble import make_parameters, short_name
@@ -27,6 +29,7 @@ from paraaegis.runs.check import resolve
 
 NAMES = ("client-0", "client-1")
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}"
+HOSPITALS = ["hospital-a", "hospital-b", "hospital-c"]
 
 
 class ClientContext:
@@ -143,6 +146,22 @@ def test_nodes_hand_secrets_from_the_lead_to_a_silo(tmp_path):
     silo.open(parcels["client-1"], leading.public)
     assert load_keys(folder.keys) == load_keys(leading.keys)
     assert set(load_keys(folder.keys).roster) == set(NAMES)
+
+
+def test_nodes_play_a_run_under_the_names_that_their_configuration_gives_them(tmp_path):
+    nodes = Nodes(tmp_path, "paraaegis-static", 3, f"federation.names={HOSPITALS}", "federation.rounds=2")
+    nodes.serve()
+    assert {path.name for path in (tmp_path / "nodes").iterdir()} == set(HOSPITALS)
+    assert [set(line.clients) for line in nodes.lines] == [set(HOSPITALS)] * 2
+    for name, folder in nodes.folders.items():
+        assert {release.client for release in read_ledger(folder / "ledger.jsonl")} == {name}
+
+
+def test_a_node_that_is_called_like_no_client_is_told_the_names(tmp_path):
+    nodes = Nodes(tmp_path, "fedavg", 3, f"federation.names={HOSPITALS}")
+    stranger = DeployedClient("hospital-d", nodes.folders["hospital-a"], make_learner)
+    with pytest.raises(ConfigError, match=r"called 'hospital-d', .*its clients are hospital-a, hospital-b, hospital-c"):
+        stranger.card()
 
 
 def test_an_error_without_words_is_one_all_the_same():

@@ -104,7 +104,7 @@ def test_a_plan_is_written_as_a_configuration_that_can_be_run(typed, tmp_path):
         (("--bandwidth", "-5"), "--bandwidth must be above 0, got -5"),
         (("--model", "gpt"), "--model must be a number of values or one of mlp, cnn, resnet18, got 'gpt'"),
         (("--method", "fedavg"), "a ratio is planned for"),
-        (("--clients", "0"), "federation.clients"),
+        (("--clients", "0"), "'--clients'"),
         (("--train-seconds", "-5"), "--train-seconds must be above 0, got -5"),
         (("--model", "1e6", "--pilot"), "--pilot trains a model, and 1e6 is a number of values"),
         (("--model", "1000", "--write", "plan.toml"), "--write names a model"),

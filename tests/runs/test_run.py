@@ -19,6 +19,7 @@ from paraaegis.launch import run
 from paraaegis.learn import train
 from paraaegis.learn.data import load
 from paraaegis.learn.models import build
+from paraaegis.privacy.ledger import read_ledger
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.guarantees import spending
 from paraaegis.runs.run import federate
@@ -408,6 +409,31 @@ def test_a_damaged_result_is_refused_by_name(tmp_path, content):
     (tmp_path / "result.json").write_text(content)
     with pytest.raises(RunError, match=r"result\.json is damaged"):
         federate(toy_config(), toys(), tmp_path)
+
+
+NAMED = "federation.names=['hospital-a', 'hospital-b']"
+
+
+def test_a_run_with_names_is_the_same_run_under_other_names(tmp_path):
+    """On the data of an experiment, by the whole way from the configuration to the ledger."""
+    short = ["federation.rounds=2", "federation.fraction=0.5", "federation.clients=2", "model.name=mlp",
+             "protect.method=dp-fedavg"]  # fmt: skip
+    plain, named = (run(make_config({}, [*short, *more]), tmp_path / str(len(more))) for more in ([], [NAMED]))
+    assert plain.metrics == named.metrics
+    ledgers = [read_ledger(tmp_path / folder / "ledger.jsonl") for folder in ("0", "1")]
+    called = {"client-0": "hospital-a", "client-1": "hospital-b"}
+    told = [sorted((release.round, called.get(release.client, release.client)) for release in one) for one in ledgers]
+    assert told[0] == told[1]
+
+
+def test_learners_of_your_own_go_by_the_names_of_the_configuration(tmp_path):
+    learners = dict(zip(("hospital-b", "hospital-a"), toys().values(), strict=True))
+    federate(configure("federation.rounds=1", "protect.method=fedavg", NAMED), learners, tmp_path / "run")
+    assert RunFolder(tmp_path / "run").read_records()[0].clients == ["hospital-a", "hospital-b"]
+    with pytest.raises(
+        ConfigError, match=r"federation\.names lists hospital-a, hospital-b, got learners of client-0, "
+    ):
+        federate(configure("protect.method=fedavg", NAMED), toys(), tmp_path / "other")
 
 
 def test_other_learners_than_the_checkpoints_are_refused(half):

@@ -76,8 +76,8 @@ class Held(Softmax):
 
 
 def make_learner(config, name):
-    return Softmax(int(name.removeprefix("client-")))
+    return Softmax(config.names.index(name))
 
 
 def make_held(config, name):
-    return Held(int(name.removeprefix("client-")))
+    return Held(config.names.index(name))

@@ -41,7 +41,7 @@ def audited(config: Config, rounds: int, mu: float, length: int) -> Config:
         change = remark_sensitivity(privacy.clip, samples) / sensitivity(privacy.clip, privacy.unit)
         epsilon = remark_epsilon((mu * change) ** 2, privacy.delta)
     federation = msgspec.structs.replace(
-        config.federation, clients=quorum, quorum=quorum, rounds=rounds, fraction=1.0, min_samples=samples
+        config.federation, clients=quorum, names=(), quorum=quorum, rounds=rounds, fraction=1.0, min_samples=samples
     )
     privacy = msgspec.structs.replace(privacy, epsilon=epsilon, sigma=0.0, participations=0, floor=0, noise="secret")
     protect = msgspec.structs.replace(config.protect, ratio=0.5, carry=False)

@@ -18,7 +18,7 @@ app = typer.Typer(
 @app.command("up", epilog="Example: paraaegis federation up --clients 3 --config configs/digits.toml")
 def up(
     clients: Annotated[
-        int | None, typer.Option(min=1, help="Clients, one SuperNode each. Default: the file's.")
+        int | None, typer.Option(min=1, help="Clients, one SuperNode each. Default: the file's number or names.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file; without it, every default.")] = None,
     settings: Settings = None,

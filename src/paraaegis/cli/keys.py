@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from paraaegis.cli.options import Json, print_json
+from paraaegis.config import numbered
 from paraaegis.errors import ConfigError
 
 app = typer.Typer(help="Make, show and hand out a federation's keys.", no_args_is_help=True, suggest_commands=False)
 
 
-@app.command("new", epilog="Example: paraaegis keys new federation-keys --clients 3")
+@app.command("new", epilog="Example: paraaegis keys new federation-keys --names hospital-a,hospital-b,hospital-c")
 def new(
     folder: Annotated[Path, typer.Argument(help="Where to make the silos' folders.")],
-    clients: Annotated[int, typer.Option(min=1, help="How many silos.")],
+    names: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME,…", help="The silos' names, as in federation.names.")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Instead of names, how many silos: client-0, client-1 and so on.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make all silos' keys in one place, to be carried by someone whom all of them trust."""
     from paraaegis.deploy.key_folder import deal_keys
 
-    made = [str(path) for path in deal_keys(folder, clients)]
+    if (names is None) == (clients is None):
+        raise ConfigError("say who the silos are, by either --names hospital-a,hospital-b or --clients 2")
+    called = numbered(clients) if clients else [name.strip() for name in (names or "").split(",")]
+    made = [str(path) for path in deal_keys(folder, called)]
     if as_json:
         print_json(made)
         return
@@ -42,10 +51,15 @@ def identity(
     from paraaegis.deploy.key_folder import KeyFolder
 
     fingerprint = KeyFolder(folder).create(lead)
-    print_json({"fingerprint": fingerprint}) if as_json else typer.echo(fingerprint)
+    if as_json:
+        print_json({"fingerprint": fingerprint})
+        return
+    typer.echo(f"this silo's fingerprint: {fingerprint}")
+    typer.echo("Tell it to the people at the lead by telephone, not through the server. They approve it with")
+    typer.echo(f"  paraaegis keys lead THEIR-FOLDER --approve THIS-SILOS-NAME={fingerprint}")
 
 
-@app.command("lead", epilog="Example: paraaegis keys lead my-silo --approve client-1=4f2a-…")
+@app.command("lead", epilog="Example: paraaegis keys lead my-silo --approve hospital-b=4f2a-…")
 def lead(
     folder: Annotated[Path, typer.Argument(help="The lead silo's key folder.")],
     approve: Annotated[
@@ -62,13 +76,21 @@ def lead(
     pairs = [text.partition("=") for text in approve or []]
     if odd := ["".join(pair) for pair in pairs if not (pair[0] and pair[2])]:
         raise ConfigError(f"--approve takes NAME=FINGERPRINT, got {odd[0]!r}")
-    if wrong := [name for name, _, _ in pairs if not re.fullmatch(r"client-(0|[1-9]\d*)", name)]:
-        raise ConfigError(f"silos are called client-0, client-1 and so on, got {wrong[0]!r}")
-    fingerprint = KeyFolder(folder).approve({name: value for name, _, value in pairs}, take_over)
-    print_json({"fingerprint": fingerprint}) if as_json else typer.echo(fingerprint)
+    silo = KeyFolder(folder)
+    fingerprint = silo.approve({name: value for name, _, value in pairs}, take_over)
+    if as_json:
+        print_json({"fingerprint": fingerprint})
+        return
+    typer.echo(f"the lead's fingerprint: {fingerprint}")
+    typer.echo("Tell it to the people at the other silos by telephone, not through the server. Each of them runs")
+    typer.echo(f"  paraaegis keys identity THEIR-FOLDER --lead {fingerprint}")
+    typer.echo("and tells you the fingerprint that this prints. Approve it with")
+    typer.echo(f"  paraaegis keys lead {shlex.quote(str(folder))} --approve NAME=FINGERPRINT")
+    if approved := silo.approved():
+        typer.echo(f"Approved so far: {', '.join(approved)}. They get the keys when a run starts.")
 
 
-@app.command("rotate", epilog="Example: paraaegis keys rotate my-silo --without client-2")
+@app.command("rotate", epilog="Example: paraaegis keys rotate my-silo --without hospital-b")
 def rotate(
     folder: Annotated[Path, typer.Argument(help="The lead silo's key folder.")],
     without: Annotated[str, typer.Option(help="The silo that left, if one did; it will not get them.")] = "",

@@ -24,7 +24,7 @@ def plan(
     model: Annotated[
         str, typer.Option(help="A model's name or its number of values; default: the configuration's model.")
     ] = "",
-    clients: Annotated[int | None, typer.Option(help="Clients.")] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="Clients.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
     method: Annotated[
         str | None,

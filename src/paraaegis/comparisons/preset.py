@@ -81,7 +81,7 @@ def read_preset(name: str) -> Preset:
         names = preset_names()
         raise ConfigError(f"preset must be one of {', '.join(names)} or a path, got {name!r}{meant(name, names)}")
     try:
-        return msgspec.convert(tomllib.loads(content.decode()), Preset)
+        return msgspec.convert(tomllib.loads(content.decode("utf-8-sig")), Preset)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"preset {name}: {error}") from error
 

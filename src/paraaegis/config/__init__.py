@@ -1,18 +1,9 @@
 """One configuration: a TOML file, checked whole before any work."""
 
-from paraaegis.config.schema import (
-    HERE,
-    MOST,
-    Config,
-    Privacy,
-    Protect,
-    Section,
-    as_toml,
-    load_config,
-    make_config,
-    meant,
-    naming,
-)
+from paraaegis.config.names import check_names, numbered
+from paraaegis.config.reading import as_toml, load_config, make_config
+from paraaegis.config.refusals import meant, naming
+from paraaegis.config.schema import HERE, MOST, Config, Privacy, Protect, Section
 
 __all__ = [
     "HERE",
@@ -22,8 +13,10 @@ __all__ = [
     "Protect",
     "Section",
     "as_toml",
+    "check_names",
     "load_config",
     "make_config",
     "meant",
     "naming",
+    "numbered",
 ]

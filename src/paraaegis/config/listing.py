@@ -42,6 +42,8 @@ def _allowed(kind: Any, notes: Iterable[Any]) -> str:
         return "true, false"
     if get_origin(kind) is Literal:
         return ", ".join(get_args(kind))
+    if get_origin(kind) is tuple:
+        return "list of text"
     signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
     limits = [f"{sign} {bound}" for note in notes if isinstance(note, Meta) for name, sign in signs.items()
               if (bound := getattr(note, name)) is not None]  # fmt: skip

@@ -1,21 +1,18 @@
-"""One configuration: a TOML file, checked whole before any work. Options on the command line use the same words."""
+"""One configuration: its tables, valid however they are built, from a file or in Python."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import math
-import re
-import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
-import tomli_w
+import numpy as np
 from msgspec import Meta
 
+from paraaegis.config.names import check_names, numbered
+from paraaegis.config.refusals import explain, naming
 from paraaegis.errors import ConfigError
 from paraaegis.plural import plural
 from paraaegis.types import primed
@@ -29,19 +26,53 @@ HERE = ("engine.", "data.folder", "privacy.attempts")  # keys that change no res
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file. Every key has a default and unknown keys are refused."""
+    """A table of the file. Every key has a default, unknown keys are refused, and what is built is checked."""
+
+    def __post_init__(self) -> None:
+        """Check every value, and give it its type: an int for a float becomes a float, so that digests agree."""
+        _check_values(self, f"{type(self).__name__.lower()}.")
+
+
+def _check_values(section: Section, table: str) -> None:
+    for name, kind in _kinds(type(section)).items():
+        given = getattr(section, name)
+        value = given.item() if isinstance(given, np.generic) else given
+        try:
+            checked = msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            raise ConfigError(explain(str(error), kind, value, table + name)) from error
+        msgspec.structs.force_setattr(section, name, checked)
+
+
+@cache
+def _kinds(section: type[Section]) -> dict[str, Any]:
+    """The annotations of a table's keys."""
+    return get_type_hints(section, include_extras=True)
 
 
 class Federation(Section, frozen=True):
     """Who takes part."""
 
-    clients: Annotated[Count, "enrolled clients"] = 10
+    clients: Annotated[Natural, "enrolled clients; 0: one per name, or ten without names"] = 0
+    names: Annotated[tuple[str, ...], "the clients' names; empty: client-0, client-1 and so on"] = ()
     rounds: Annotated[int, Meta(ge=1, le=100_000), "rounds of training"] = 15
     fraction: Annotated[float, Meta(gt=0, le=1), "share of the clients that is drawn each round"] = 1.0
     quorum: Annotated[Natural, "fewest clients in a sum; 0: four fifths of a round, or what floor or method need"] = 0
     weights: Annotated[Literal["samples", "uniform"], "what a client weighs in the mean: its samples, or 1"] = "samples"
     min_samples: Annotated[Natural, "smallest data set, for the paper's noise; 0: the split's smallest share"] = 0
     history: Annotated[Count, "rounds for which aggregates are kept for clients that missed them"] = 10
+
+    def __post_init__(self) -> None:
+        """Also check the names; from here on `clients` is how many there are."""
+        super().__post_init__()
+        with naming("federation.names"):
+            check_names(self.names)
+        if self.names and self.clients not in (0, len(self.names)):
+            raise ConfigError(
+                f"federation.clients is {self.clients}, but federation.names lists {len(self.names)} "
+                f"({', '.join(self.names)}); change the list, or leave the number out (federation.clients, --clients)"
+            )
+        msgspec.structs.force_setattr(self, "clients", self.clients or len(self.names) or 10)
 
 
 class Data(Section, frozen=True):
@@ -127,10 +158,15 @@ class Config(Section, frozen=True):
     privacy: Privacy = Privacy()
     engine: Engine = Engine()
 
+    def __post_init__(self) -> None:
+        """Check every value, and refuse what contradicts another."""
+        _check_values(self, "")
+        _refuse_contradictions(self)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The clients."""
-        return tuple(f"client-{index}" for index in range(self.federation.clients))
+        return self.federation.names or numbered(self.federation.clients)
 
     @property
     def sampled(self) -> int:
@@ -149,105 +185,9 @@ class Config(Section, frozen=True):
         """A fingerprint of everything that changes a result, equal for all who take part."""
         relevant = msgspec.to_builtins(self)
         del relevant["engine"], relevant["data"]["folder"], relevant["privacy"]["attempts"]
+        if not self.federation.names:
+            del relevant["federation"]["names"]
         return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()
-
-
-primed(Config)
-
-
-def as_toml(value: Any) -> str:
-    """A value as a setting gives it after its `=`."""
-    return tomli_w.dumps({"value": value}).partition("=")[2].strip()
-
-
-def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
-    """Read a TOML file, change it by `key=value` settings, and check it."""
-    try:
-        raw = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        if "rows" in raw:
-            raise ConfigError(
-                f"{path} is a preset of many configurations, for `paraaegis compare --preset`; name one's file"
-            )
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    settings = list(settings)
-    with naming(path, settings):
-        return make_config(raw, settings)
-
-
-@contextmanager
-def naming(where: object, settings: Collection[str]) -> Iterator[None]:
-    """Let a refusal say where it comes from: a file or a row, perhaps changed by settings."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{where}{' as changed' if settings else ''}: {error}") from error
-
-
-def make_config(raw: Mapping[str, Any], settings: Iterable[str] = ()) -> Config:
-    """Build and check a configuration from nested tables."""
-    tables = {key: dict(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
-    for setting in settings:
-        _set(tables, setting)
-    try:
-        config = msgspec.convert(tables, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error), tables)) from error
-    _refuse_contradictions(config)
-    return config
-
-
-def _set(tables: dict[str, Any], setting: str) -> None:
-    """Apply one `section.key=value`; the value is read as TOML, or as text where it is none."""
-    key, found, text = setting.partition("=")
-    if not found or not key.strip():
-        raise ConfigError(f"a setting has the form section.key=value, got {setting!r}")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    *sections, name = key.strip().split(".")
-    table = tables
-    for section in sections:
-        table = table.setdefault(section, {})
-        if not isinstance(table, dict):
-            raise ConfigError(f"{section} is a value, not a table: cannot set {key}")
-    table[name] = value
-
-
-def _explain(message: str, tables: Mapping[str, Any]) -> str:
-    """Say which key, what came and what is allowed, from msgspec's message and the path in it."""
-    what, _, where = message.partition(" - at `$")
-    path = [part for part in where.rstrip("`").split(".") if part]
-    kind: Any = Config
-    value: Any = tables
-    for part in path:
-        kind = get_type_hints(kind, include_extras=True).get(part, Any)
-        value = value.get(part) if isinstance(value, Mapping) else value
-    if unknown := re.search(r"unknown field `(.+)`", what):
-        allowed = [field.name for field in msgspec.structs.fields(kind)]
-        hint = _elsewhere(unknown[1]) or meant(unknown[1], allowed)
-        return f"unknown key {'.'.join([*path, unknown[1]])!r}{hint}; allowed: {', '.join(allowed)}"
-    if "enum value" in what:
-        allowed = [str(choice) for choice in get_args(get_args(kind)[0])]
-        return f"{'.'.join(path)} must be one of {', '.join(allowed)}, got {value!r}{meant(str(value), allowed)}"
-    what = what.partition(", got")[0]  # msgspec's is the type
-    return f"{'.'.join(path)}: {what[0].lower()}{what[1:].replace('`', '')}, got {value!r}"
-
-
-def _elsewhere(name: str) -> str:
-    """A hint at the table that has a key of this name."""
-    tables = {field.name: field.type for field in msgspec.structs.fields(Config)}
-    found = [table for table, kind in tables.items() if name in getattr(kind, "__struct_fields__", ())]
-    return f" (did you mean {found[0] + '.' + name!r}?)" if found else ""
-
-
-def meant(word: str, allowed: Iterable[str]) -> str:
-    """A hint at the allowed word that is nearest, if any is near."""
-    close = difflib.get_close_matches(word, list(allowed), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _refuse_contradictions(config: Config) -> None:
@@ -297,3 +237,6 @@ def _refuse_contradictory_privacy(config: Config) -> None:
         raise ConfigError(
             f"privacy.floor must be at most the quorum, {federation.quorum or config.sampled}, got {privacy.floor}"
         )
+
+
+primed(Config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
+from paraaegis.config import check_names
 from paraaegis.crypto.enrol import KeyRequest, check_approved, fingerprint_of, key_id, open_keys, seal_keys
 from paraaegis.crypto.keys import (
     FederationKeys,
@@ -90,6 +91,7 @@ class KeyFolder:
 
         To take over from a lead that left makes new ones, which that lead does not know.
         """
+        check_names({**self.approved(), **fingerprints})
         self.create()
         checked = {name: _checked(fingerprint) for name, fingerprint in fingerprints.items()}
         if self.lead and not take_over:
@@ -247,11 +249,12 @@ def _checked(fingerprint: str) -> str:
     return text
 
 
-def deal_keys(folder: Path, clients: int) -> list[Path]:
-    """A folder a silo with its own pair and the common secrets, to be carried there by someone all trust."""
-    if clients > MOST_SILOS:
-        raise KeyFileError(f"keys are dealt to at most {MOST_SILOS} silos at a time, got {clients}")
-    folders = [folder / f"client-{index}" for index in range(clients)]
+def deal_keys(folder: Path, names: Collection[str]) -> list[Path]:
+    """A folder for each silo with its own pair and the common secrets, to be carried there by someone all trust."""
+    if len(names) > MOST_SILOS:
+        raise KeyFileError(f"keys are dealt to at most {MOST_SILOS} silos at a time, got {len(names)}")
+    check_names(names)
+    folders = [folder / name for name in names]
     if taken := [path for path in [*folders, folder / "server"] if path.exists()]:
         raise KeyFileError(f"{taken[0]} is there already; choose another folder, keys are never overwritten")
     silos = {path.name: KeyFolder(path) for path in folders}
@@ -274,6 +277,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise KeyFileError(f"{path} is not valid TOML: {error}") from error

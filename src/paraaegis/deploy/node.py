@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from paraaegis.config import Config, load_config
+from paraaegis.config import Config, load_config, meant
 from paraaegis.crypto.enrol import KeyRequest
 from paraaegis.crypto.keys import load_identity, load_keys
 from paraaegis.crypto.pool import SecretPool
@@ -108,9 +108,13 @@ class DeployedClient:
     @cached_property
     def config(self) -> Config:
         """The configuration that this silo trusts."""
-        config = load_resolved(self.folder / "config.toml")
+        path = self.folder / "config.toml"
+        config = load_resolved(path)
         if self.name not in config.names:
-            raise ConfigError(f"clients are named client-0 to client-{config.federation.clients - 1}, got {self.name}")
+            raise ConfigError(
+                f"this node is called {self.name!r}, and {path} has no such client{meant(self.name, config.names)}; "
+                f"its clients are {', '.join(config.names)}"
+            )
         if config.privacy.noise == "seeded" and not self.simulation:
             raise ConfigError('privacy.noise is "seeded", which protects nobody: set it to "secret", in every silo')
         return config

@@ -64,7 +64,8 @@ def run_pilot(
     federation = msgspec.structs.replace(config.federation, rounds=rounds)
     noise = run_guarantees(config)
     sigma = noise.sigma * config.privacy.clip / noise.clip if noise.clip else 0.0  # privacy.sigma is that of its clip
-    privacy = msgspec.structs.replace(config.privacy, sigma=sigma)
+    participations = min(config.privacy.participations, rounds)
+    privacy = msgspec.structs.replace(config.privacy, sigma=sigma, participations=participations)
     engine = msgspec.structs.replace(config.engine, name="local")
     config = msgspec.structs.replace(config, federation=federation, privacy=privacy, engine=engine)
     bare = msgspec.structs.replace(

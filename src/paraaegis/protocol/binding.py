@@ -100,7 +100,7 @@ def verify(
         raise ForgedError
 
 
-def check_names(client: ClientContext, state: ClientState, aggregate: Aggregate) -> None:
+def check_members(client: ClientContext, state: ClientState, aggregate: Aggregate) -> None:
     """Refuse a sum over too few clients, over others than the round's, or with an upload that it never made."""
     parameters, names = client.parameters, aggregate.clients
     members = parameters.members(aggregate.number)

@@ -18,7 +18,7 @@ from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.fixed_point import from_fixed_point
 from paraaegis.parallel import in_background
 from paraaegis.privacy.ledger import VOTES
-from paraaegis.protocol.binding import chained, check_names, content_of, seen_in, sign, verify, view, weight_of
+from paraaegis.protocol.binding import chained, check_members, content_of, seen_in, sign, verify, view, weight_of
 from paraaegis.protocol.catch_up import begins, called, rescue
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.mechanisms import RevealContext, UploadContext
@@ -118,7 +118,7 @@ def apply_outcome(client: ClientContext, state: ClientState, aggregate: Aggregat
         if state.pinned:  # a sum of this round was being checked
             raise ForgedError
         return replace(apply(client, state, None, aggregate), chains=state.chains + chain)
-    check_names(client, state, aggregate)
+    check_members(client, state, aggregate)
     elected = None
     if state.phase == "sent" and (state.number, state.attempt) == (number, attempt):
         elected = state.elected

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from paraaegis.config import Config
+from paraaegis.config import Config, check_names
 from paraaegis.errors import ConfigError
 from paraaegis.methods import method_of
 from paraaegis.plural import plural
@@ -39,6 +39,7 @@ def check_early(config: Config) -> None:
 
 def check_learners(config: Config, learners: Mapping[str, Learner]) -> int:
     """The length of the learners' model; refuses names, data or a model that make the run impossible."""
+    check_names(learners)
     least = max(1, config.federation.min_samples)
     for name, learner in learners.items():
         if learner.samples < least:

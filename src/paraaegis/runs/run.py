@@ -64,6 +64,10 @@ def federate(
         )
     if len(learners) != config.federation.clients:
         raise ConfigError(f"federation.clients is {config.federation.clients}, got {plural(len(learners), 'learner')}")
+    if names := config.federation.names:
+        if set(learners) != set(names):
+            raise ConfigError(f"federation.names lists {', '.join(names)}, got learners of {', '.join(learners)}")
+        learners = {name: learners[name] for name in names}
     resolved = resolve(config, [learner.samples for learner in learners.values()])
     return _run(resolved, learners, Path(out), fresh, on_record, holdout=True)
 
