@@ -8,7 +8,6 @@ from paraaegis.planning.cost import Setting, estimate
 from paraaegis.planning.measure import measure
 from toy import play
 
-pytestmark = pytest.mark.xdist_group("measure")
 LENGTH, ROUNDS = 30_000, 3
 UPDATES = np.random.default_rng(0).normal(0, 0.01, (5, 1, LENGTH)).astype(np.float32)
 SETTINGS = {
