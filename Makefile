@@ -2,7 +2,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
-PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
+# A file's tests share what is expensive, so they stay in one process. conftest.py puts the longest files first.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all lint clean
 

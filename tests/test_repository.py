@@ -26,12 +26,6 @@ def test_a_template_is_short():
         assert len((ROOT / ".github" / name).read_text().splitlines()) == 2
 
 
-def test_a_module_whose_tests_share_a_fixture_runs_in_one_process():
-    shared = 'fixture(scope="module")'
-    texts = {path.name: path.read_text() for path in (ROOT / "tests").glob("*/test_*.py")}
-    assert [name for name, text in texts.items() if shared in text and "xdist_group(" not in text] == []
-
-
 def test_make_runs_the_tests_on_two_cores_with_pinned_versions():
     makefile, pins = (ROOT / "Makefile").read_text(), (ROOT / "constraints.txt").read_text()
     assert makefile.count("-m pytest $(PARALLEL)") == makefile.count("-m pytest") == 2

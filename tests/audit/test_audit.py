@@ -24,7 +24,6 @@ from paraaegis.runs import assemble
 from paraaegis.seeds import stream
 from toy import configure
 
-pytestmark = pytest.mark.xdist_group("audit")
 ALL = everything()
 # One composition of each kind: dynamic is static with another ratio.
 INSIDE, BOTH = "ckks-fedavg, noise inside", "paraaegis-static, noise inside"

@@ -10,7 +10,6 @@ from paraaegis.config import make_config
 from paraaegis.launch import run
 from paraaegis.methods import METHODS
 
-pytestmark = pytest.mark.xdist_group("combinations")
 PAPER = [name for name in preset_names() if name != "quick"]
 
 

@@ -17,7 +17,6 @@ from paraaegis.crypto.profiles import PROFILES
 from paraaegis.errors import CryptoError
 from paraaegis.types import Blob
 
-pytestmark = pytest.mark.xdist_group("pool")
 PRECISE = PROFILES["precise"]
 KEY = new_key(PRECISE)
 LENGTH = 3 * PRECISE.chunk + 5

@@ -6,7 +6,6 @@ work to start, and nodes that share a core with twenty others do not come before
 
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -30,10 +29,7 @@ from paraaegis.runs.check import resolve
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.run import federate
 
-pytestmark = [
-    pytest.mark.timeout(2400),  # on a busy machine every one of Flower's processes takes its time
-    pytest.mark.xdist_group("flower"),
-]
+pytestmark = pytest.mark.timeout(2400)  # on a busy machine every one of Flower's processes takes its time
 SUPPORT = Path(__file__).parents[1] / "support"
 APP = """from blobs import {learner}
 from paraaegis.deploy import flower_app
@@ -304,8 +300,6 @@ def test_key_shares_survive_a_dropout_and_who_was_away_at_the_end_is_given_the_m
     (line,) = played.lines()
     assert line.clients == ["client-0", "client-1", "client-2"]
     assert played.late == ["client-3"]
-    log = (played.out / "flower" / "logs" / "superlink.log").read_text()
-    assert re.search(r"\d\d:\d\d:\d\d[+-]\d{4} WARNING the last model did not reach client-3;", log)
     assert all(is_over(node) for node in played.nodes.values())
     first, *others = played.models()
     assert first.any()

@@ -9,7 +9,6 @@ from paraaegis.planning.cost import Setting, estimate, priced_as
 from paraaegis.planning.measure import measure
 from toy import play
 
-pytestmark = pytest.mark.xdist_group("measure")
 LENGTH, ROUNDS = 30_000, 3
 UPDATES = np.random.default_rng(0).normal(0, 0.01, (5, 1, LENGTH)).astype(np.float32)
 SETTINGS = {

@@ -16,7 +16,6 @@ from paraaegis.config import load_config
 from paraaegis.planning import measure as module
 from toy import compared
 
-pytestmark = pytest.mark.xdist_group("plan")
 PLAN = ("plan", "--model", "1000000", "--clients", "5", "--rounds", "10")
 
 

@@ -20,7 +20,6 @@ pytestmark = [
         not (CHROMIUM and DRIVER) and not NEEDED, reason="chromium and chromium-driver are not installed"
     ),
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("page"),
 ]
 UPDATES = np.random.default_rng(0).uniform(0, 0.3, (3, 3, 500)).astype(np.float32)
 NOISED = ["privacy.epsilon=8.0", "privacy.clip=1.0"]

@@ -23,7 +23,6 @@ from paraaegis.report.picture import draw, finish, markdown
 from paraaegis.runs.run import federate
 from toy import compared, configure, learners_of
 
-pytestmark = pytest.mark.xdist_group("report")
 UPDATES = np.random.default_rng(0).uniform(0, 0.3, (3, 2, 50)).astype(np.float32)
 METHODS = {
     "fedavg": [],

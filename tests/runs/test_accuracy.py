@@ -8,7 +8,6 @@ import torch
 from paraaegis.config import load_config
 from paraaegis.launch import run
 
-pytestmark = pytest.mark.xdist_group("accuracy")
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.toml"
 METHODS = ["fedavg", "dp-fedavg", "ckks-fedavg", "paraaegis-static", "paraaegis-feedback"]
 

@@ -17,10 +17,7 @@ from paraaegis.config import load_config
 from paraaegis.launch import run
 from paraaegis.runs.folder import RunFolder
 
-pytestmark = [
-    pytest.mark.timeout(900),  # hundreds of runs, which take minutes on a busy machine
-    pytest.mark.xdist_group("resume"),
-]
+pytestmark = pytest.mark.timeout(900)  # hundreds of runs, which take minutes on a busy machine
 SUPPORT = Path(__file__).parents[1] / "support"
 DIGITS = SUPPORT.parents[1] / "configs" / "digits.toml"
 COMMAND = str(Path(sys.executable).with_name("paraaegis"))

@@ -25,7 +25,6 @@ from paraaegis.runs.guarantees import spending
 from paraaegis.runs.run import federate
 from toy import ToyLearner, configure
 
-pytestmark = pytest.mark.xdist_group("run")
 ROOT = Path(__file__).parents[2]
 DIGITS = str(ROOT / "configs" / "digits.toml")
 COMMAND = str(Path(sys.executable).with_name("paraaegis"))
