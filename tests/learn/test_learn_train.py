@@ -321,7 +321,7 @@ def test_a_learner_that_cannot_train_is_refused(wrong, error, words):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_without_cuda_the_cpu_is_the_default_and_cuda_is_refused():
     assert default_device() == "cpu"
-    with pytest.raises(ConfigError, match="'cuda' was asked for"):
+    with pytest.raises(ConfigError, match="'cuda' was requested"):
         learner(device="cuda")
 
 

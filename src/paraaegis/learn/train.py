@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from paraaegis.errors import ConfigError, DataError
 from paraaegis.learn.augment import draw_crops, resample
 from paraaegis.learn.optimizer import make_optimizer, remember, restore
-from paraaegis.learn.vector import check_length, floats, from_vector, save_model, to_vector
+from paraaegis.learn.vector import check_length, from_vector, save_model, spans_of, to_vector
 from paraaegis.types import Arrays, Metrics, Vector
 
 __all__ = ["TorchLearner", "default_device", "from_vector", "gpu_name", "save_model", "to_vector"]
@@ -74,8 +74,8 @@ class TorchLearner:
         self._optimizer_name = optimizer
         self._initial = to_vector(self._model)
         self._server_lr = server_lr
-        self._statistics = _places(self._model, "running_mean", "running_var")
-        self._variances = _places(self._model, "running_var")
+        self._statistics = spans_of(self._model, "running_mean", "running_var")
+        self._variances = spans_of(self._model, "running_var")
         self._images, self._labels = self._place(images, labels)
         self._test = None if test is None else self._place(*test)
         self._epochs, self._batch, self._augment, self._batches = epochs, batch, augment, batches
@@ -207,13 +207,3 @@ def _device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device {name!r} was requested, but torch finds no CUDA here; use 'cpu'")
     return device
-
-
-def _places(model: nn.Module, *endings: str) -> list[slice]:
-    """The slices of the vector that hold tensors whose names have one of these endings."""
-    slices, start = [], 0
-    for name, tensor in floats(model).items():
-        if name.endswith(endings):
-            slices.append(slice(start, start + tensor.numel()))
-        start += tensor.numel()
-    return slices

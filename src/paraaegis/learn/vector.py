@@ -57,6 +57,16 @@ def _pairs(flat: Tensor, tensors: list[Tensor]) -> Iterator[tuple[Tensor, Tensor
     return ((part.view(tensor.shape), tensor) for part, tensor in zip(parts, tensors, strict=True))
 
 
+def spans_of(model: nn.Module, *endings: str) -> list[slice]:
+    """The slices of the vector that hold tensors whose names have one of these endings."""
+    slices, start = [], 0
+    for name, tensor in floats(model).items():
+        if name.endswith(endings):
+            slices.append(slice(start, start + tensor.numel()))
+        start += tensor.numel()
+    return slices
+
+
 def check_length(vector: Vector, length: int) -> None:
     """Refuse a vector that does not have `length` values."""
     if vector.shape != (length,):

@@ -1,0 +1,249 @@
+"""Attach a torch model of your own: a `Learner` from an `nn.Module` and your data or your training loop."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import math
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
+from paraaegis.learn.vector import check_length, floats, from_vector, integers, spans_of, to_vector
+from paraaegis.types import Arrays, Metrics, Vector
+
+Train: TypeAlias = Callable[..., Mapping[str, float] | None]  # of the model, or of the model and the round
+Evaluate: TypeAlias = Callable[[nn.Module], Mapping[str, float]]
+Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | tuple[Tensor, Tensor]"
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Stateful(Protocol):
+    """What torch's optimisers and schedulers have."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that must survive a restart."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up what `state_dict` returned."""
+
+
+def torch_learner(
+    model: nn.Module,
+    train: Train | None = None,
+    evaluate: Evaluate | None = None,
+    samples: int | None = None,
+    *,
+    data: Data | None = None,
+    loss: Loss = nn.functional.cross_entropy,
+    optimizer: MakeOptimizer | None = None,
+    epochs: int = 1,
+    batch: int = 32,
+    keep: Sequence[Stateful] = (),
+) -> TorchAttachment:
+    """One client from a torch model.
+
+    With your own loop, `train(model)` or `train(model, round)` trains the model in place on this client's data and may
+    return metrics; `samples` is the number of its training samples. Objects in `keep`, such as the loop's optimiser,
+    are saved and restored with the run.
+
+    With `data` (a data set, a loader, or a pair of tensors) the library trains: `epochs` passes per round over batches
+    of `batch` samples, with `loss(outputs, targets)` and `optimizer(parameters)` (default: SGD, lr 0.01, momentum 0.9).
+
+    `evaluate(model)` returns metrics of the model on this client's own test data; leave it out if there are none. All
+    clients need the same model: build it after `torch.manual_seed(…)`, or load the same weights into it.
+    """
+    if (train is None) == (data is None):
+        raise ConfigError("torch_learner needs either train=, your own loop, or data=, for the library's loop")
+    if train is None and data is not None:
+        owned = _OwnedLoop(model, _loader(data, batch), loss, optimizer, epochs)
+        return TorchAttachment(model, owned.run, evaluate, owned.samples, (owned.optimizer, *keep))
+    if train is None or samples is None:
+        raise ConfigError("torch_learner(train=…) needs samples=, the number of this client's training samples")
+    return TorchAttachment(model, _with_round(train), evaluate, samples, tuple(keep))
+
+
+class TorchAttachment:
+    """A torch model with its owner's training and evaluation, as a `Learner`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Callable[[nn.Module, int], Mapping[str, float] | None],
+        evaluate: Evaluate | None,
+        samples: int,
+        keep: tuple[Stateful, ...],
+    ) -> None:
+        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+            raise DataError(f"samples must be a whole number of at least 1, got {samples!r}")
+        _check_model(model)
+        self.model, self.samples = model, samples
+        self._train, self._evaluate, self._keep = train, evaluate, keep
+        self._initial = to_vector(model)
+        self._variances = spans_of(model, "running_var")
+
+    def initial(self) -> Vector:
+        """The model as it was attached."""
+        return self._initial.copy()
+
+    def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
+        """Train from `weights` in round `number`; the new model, and what the loop returned."""
+        from_vector(self.model, weights)
+        self.model.train()
+        metrics = _metrics(self._train(self.model, number) or {}, "train")
+        return self._vector("train"), metrics
+
+    def apply(self, weights: Vector, delta: Vector) -> Vector:
+        """Add the aggregated update; BatchNorm's variances stay at or above zero."""
+        check_length(delta, self._initial.size)
+        model: Vector = np.add(weights, delta, dtype=np.float32)
+        for span in self._variances:
+            np.maximum(model[span], 0, out=model[span])
+        return model
+
+    def evaluate(self, weights: Vector) -> Metrics:
+        """What the owner measures; nothing without `evaluate`."""
+        if self._evaluate is None:
+            return {}
+        from_vector(self.model, weights)
+        self.model.eval()
+        with torch.no_grad():
+            return _metrics(self._evaluate(self.model), "evaluate")
+
+    def state(self) -> Arrays:
+        """Integer buffers and the states in `keep`, which are not part of the vector."""
+        buffer = io.BytesIO()
+        torch.save([integers(self.model), [part.state_dict() for part in self._keep]], buffer)
+        return {"torch": np.frombuffer(buffer.getvalue(), dtype=np.uint8)}
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what `state` returned."""
+        try:
+            content = io.BytesIO(state["torch"].tobytes())
+            buffers, kept = torch.load(content, weights_only=True)
+            if len(kept) != len(self._keep):
+                raise ValueError(f"it holds the states of {len(kept)} objects, got keep= with {len(self._keep)}")
+            self.model.load_state_dict(buffers, strict=False)
+            for part, saved in zip(self._keep, kept, strict=True):
+                part.load_state_dict(saved)
+        except (KeyError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            reason = str(error).partition("\n")[0]
+            raise RunError(f"the stored state of a learner does not fit this one: {reason}") from error
+
+    def save(self, weights: Vector) -> dict[str, Tensor]:
+        """A `state_dict` of the model with these weights."""
+        from_vector(self.model, weights)
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+
+    def _vector(self, method: str) -> Vector:
+        size = sum(tensor.numel() for tensor in floats(self.model).values())
+        if size != self._initial.size:
+            raise UpdateError(
+                f"the model had {self._initial.size} values and has {size} after {method}: a round must not add or "
+                "remove layers"
+            )
+        return to_vector(self.model)
+
+
+class _OwnedLoop:
+    """The library's loop over the user's data."""
+
+    def __init__(
+        self, model: nn.Module, loader: DataLoader[Any], loss: Loss, optimizer: MakeOptimizer | None, epochs: int
+    ) -> None:
+        if epochs < 1:
+            raise ConfigError(f"epochs must be at least 1, got {epochs}")
+        self._loader, self._loss, self._epochs = loader, loss, epochs
+        self.samples = _length(loader.dataset)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not parameters:
+            raise ConfigError("the model has no parameters to train")
+        self.optimizer = (optimizer or _sgd)(parameters)
+
+    def run(self, model: nn.Module, number: int) -> Metrics:
+        """All epochs of a round; the mean loss."""
+        device, total, seen = next(model.parameters()).device, 0.0, 0
+        for _ in range(self._epochs):
+            for inputs, targets in self._loader:
+                value = self._loss(model(inputs.to(device)), targets.to(device))
+                if not torch.isfinite(value):
+                    raise UpdateError(
+                        f"the loss became {value.item()} in round {number}; lower the learning rate, or look for NaN "
+                        "in the data"
+                    )
+                self.optimizer.zero_grad()
+                value.backward()  # type: ignore[no-untyped-call]
+                self.optimizer.step()
+                total, seen = total + value.item() * len(targets), seen + len(targets)
+        return {"loss": total / max(1, seen)}
+
+
+def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def _loader(data: Data, batch: int) -> DataLoader[Any]:
+    if isinstance(data, DataLoader):
+        return data
+    dataset = TensorDataset(*(torch.as_tensor(part) for part in data)) if isinstance(data, tuple) else data
+    if not _length(dataset):
+        raise DataError("data= has no samples; a client needs at least one")
+    # BatchNorm needs more than one value for a variance.
+    return DataLoader(dataset, batch_size=batch, shuffle=True, drop_last=_length(dataset) % batch == 1 < batch)
+
+
+def _length(dataset: Any) -> int:
+    try:
+        return len(dataset)
+    except TypeError as error:
+        raise DataError("data= must have a length: an IterableDataset does not; pass train= and samples=") from error
+
+
+def _with_round(train: Train) -> Callable[[nn.Module, int], Mapping[str, float] | None]:
+    """The user's loop, which may or may not want to know the round."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        parameters = inspect.signature(train).parameters.values()
+    except ValueError:  # a builtin tells nothing
+        return train
+    free = [one for one in parameters if one.kind in positional and one.default is inspect.Parameter.empty]
+    takes_round = len(free) > 1 or any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters)
+    return train if takes_round else lambda model, _number: train(model)
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    tensors = floats(model)
+    if not tensors:
+        raise ConfigError("the model has no floating-point parameters to share")
+    if odd := {name: tensor.dtype for name, tensor in tensors.items() if tensor.dtype != torch.float32}:
+        name, dtype = next(iter(odd.items()))
+        raise ConfigError(f"{name} is {dtype}; models are shared in float32: call model.float() first")
+    if len(devices := {str(tensor.device) for tensor in model.state_dict().values()}) > 1:
+        raise ConfigError(f"the model lies on {', '.join(sorted(devices))}; move all of it to one device with .to()")
+
+
+def _metrics(returned: Any, method: str) -> Metrics:
+    if not isinstance(returned, Mapping):
+        raise UpdateError(
+            f"{method} must return a dict of numbers by name{' or nothing' if method == 'train' else ''}, got "
+            f"{type(returned).__name__}"
+        )
+    metrics = {}
+    for name, value in returned.items():
+        try:
+            metrics[str(name)] = float(value.item() if isinstance(value, Tensor) else value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UpdateError(f"{method} returned {type(value).__name__} for {name!r}; return a number") from error
+        if math.isnan(metrics[str(name)]):
+            raise UpdateError(f"{method} returned NaN for {name!r}; return a number, or leave it out")
+    return metrics
