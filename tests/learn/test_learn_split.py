@@ -63,7 +63,7 @@ def test_samples_that_are_moved_come_from_all_classes_of_the_giver():
 
 
 def test_an_impossible_minimum_is_refused_with_its_numbers():
-    with pytest.raises(DataError, match=r"10 shares of at least 101 samples need 1010.* has 1000"):
+    with pytest.raises(DataError, match=r"10 clients with at least 101 samples each need 1010.* has 1000"):
         deal(minimum=101)
 
 
