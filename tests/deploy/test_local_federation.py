@@ -14,7 +14,8 @@ from paraaegis.deploy.local_federation import gather, lay_out
 from paraaegis.engines.flower.processes import FlowerProcesses, sweep
 from paraaegis.errors import RunError
 from paraaegis.privacy.ledger import Ledger, Release
-from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.protocol.records import RoundRecord
+from paraaegis.protocol.state import ServerState
 from paraaegis.runs.check import resolve
 from paraaegis.runs.result import complete, read_whole
 

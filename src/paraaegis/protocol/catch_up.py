@@ -21,8 +21,8 @@ from paraaegis.protocol.messages import (
     SnapshotRequest,
     expect,
 )
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import RoundServer, Steps, same
-from paraaegis.protocol.state import RoundRecord
 
 
 def roll_call(server: RoundServer) -> RollCall:

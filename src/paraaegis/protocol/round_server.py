@@ -29,7 +29,8 @@ from paraaegis.protocol.messages import (
     unpack,
 )
 from paraaegis.protocol.parameters import RunParameters
-from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.protocol.records import RoundRecord
+from paraaegis.protocol.state import ServerState
 from paraaegis.protocol.sums import ServerHalf, Sum
 from paraaegis.types import Blob, Payload
 

@@ -11,9 +11,10 @@ from paraaegis.errors import ProtocolError
 from paraaegis.plural import plural
 from paraaegis.protocol.catch_up import counts, missed, proofs, ready, rescue, roll_call, welcome
 from paraaegis.protocol.messages import Finish, Hello, Message, ReportOnly, RollCall, expect
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round import serve_round
 from paraaegis.protocol.round_server import Exchange, Item, Reply, RoundServer, Steps
-from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.protocol.state import ServerState
 
 
 def serve(server: RoundServer, over: bool = False) -> Steps:

@@ -19,8 +19,9 @@ from paraaegis.crypto.shamir import Q
 from paraaegis.errors import CryptoError, ForgedError, ProtocolError
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.messages import Message, RoundId, ShareSum, Survivors, Upload, expect
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import Asked, RoundServer
-from paraaegis.protocol.state import ClientState, RoundRecord
+from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.sums import Shares, Sum
 from paraaegis.types import Blob
 

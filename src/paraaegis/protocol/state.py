@@ -14,6 +14,7 @@ from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.errors import ProtocolError, RunError
 from paraaegis.protocol.mechanisms import UploadContext
 from paraaegis.protocol.messages import Aggregate
+from paraaegis.protocol.records import RoundRecord as RoundRecord
 from paraaegis.types import Arrays, Mask, Vector
 
 _STORED_AS = {"next_residual": "kept", "fingerprint": "mark"}  # fields that were once called something else
@@ -101,22 +102,6 @@ class ClientState:
         """The fields by the names of their arrays."""
         names = [field.name for field in fields(cls) if field.name != "upload_context"]
         return {_STORED_AS.get(name, name): name for name in names}
-
-
-class RoundRecord(msgspec.Struct, kw_only=True):
-    """One round as it is written down: what was decided, what it cost, how good the model was after it."""
-
-    round: int
-    ratio: float
-    elected: int
-    clients: list[str] = []
-    dropped: dict[str, str] = {}
-    declined: dict[str, str] = {}
-    agreement: float | None = None
-    metrics: dict[str, float] = {}
-    seconds: dict[str, float] = {}
-    bytes_up: dict[str, int] = {}
-    bytes_down: dict[str, int] = {}
 
 
 class ServerState(msgspec.Struct, kw_only=True):

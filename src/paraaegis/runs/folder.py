@@ -35,7 +35,8 @@ from paraaegis.files import write_whole
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import VALUES
 from paraaegis.privacy.ledger import Release, read_ledger
-from paraaegis.protocol.state import ClientState, RoundRecord, ServerState, decode_state, encode_state
+from paraaegis.protocol.records import RoundRecord
+from paraaegis.protocol.state import ClientState, ServerState, decode_state, encode_state
 from paraaegis.runs.history import History
 from paraaegis.types import Arrays
 

@@ -20,9 +20,10 @@ from paraaegis.plural import plural
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.parameters import RunParameters
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.server import drive, serve
-from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import make_clients, make_keys, make_parameters, short_name
 from paraaegis.runs.check import check_early, check_learners, resolve
 from paraaegis.runs.folder import RunFolder
