@@ -190,7 +190,7 @@ class KeyFolder:
                 save_keys(self.keys, keys)
         return {silo: seal_keys(keys, private, silo, asked) for silo, asked in asking.items()}
 
-    def spend(self, root: Root) -> None:
+    def erase_root(self, root: Root) -> None:
         """Erase a root whose run has begun, and what a packet that was never opened could bring it back by."""
         self.once.unlink(missing_ok=True)
         spend_root(self.keys, root)

@@ -196,9 +196,9 @@ class DeployedClient:
             ledger, identity = self._ledger(config), load_identity(self.folder / "identity")
             yield replace(
                 make_client(config, parameters, self.name, self.learner, keys, half, ledger, self.holdout, identity),
-                spend=self._spend,
-                tells=self._tells(config),
-                note=lambda number, metrics: self._note(run, number, metrics),
+                erase_root=self._erase_root,
+                report_fields=self._report_fields(config),
+                log_metrics=lambda number, metrics: self._log_metrics(run, number, metrics),
             )
 
     def _ledger(self, config: Config) -> Ledger:
@@ -218,22 +218,22 @@ class DeployedClient:
         path = self.folder / "ledger.jsonl"
         return path.stat().st_size if path.exists() else 0
 
-    def _tells(self, config: Config) -> frozenset[str]:
+    def _report_fields(self, config: Config) -> frozenset[str]:
         """What its reports carry. Metrics on data that is no secret are told always; with seeded noise all is."""
         simulated = config.privacy.noise == "seeded"
         metrics = config.engine.share_metrics or not self.holdout
         told = {"metrics": metrics or simulated, "seconds": config.engine.share_seconds or simulated}
         return frozenset(name for name, tell in told.items() if tell)
 
-    def _note(self, run: str, number: int, metrics: Metrics) -> None:
+    def _log_metrics(self, run: str, number: int, metrics: Metrics) -> None:
         """Keep metrics for this silo's people, whether the server is told or not."""
         with (self.folder / "metrics.jsonl").open("ab") as file:
             file.write(msgspec.json.encode({"run": run, "round": number, "metrics": metrics}) + b"\n")
 
-    def _spend(self, root: Root) -> None:
+    def _erase_root(self, root: Root) -> None:
         """Erase the root of a run that begins; that of seeded noise, which can be replayed, is kept."""
         if self.config.privacy.noise == "secret":
-            self._secrets.spend(root)
+            self._secrets.erase_root(root)
 
     def finished(self, state: ClientState) -> None:
         """Keep the final model."""

@@ -45,19 +45,19 @@ def view(client: ClientContext, state: ClientState, model: bytes) -> bytes:
     return _hash(VERSION, parameters.run, parameters.config, parameters.clients, _roster(client), *told)
 
 
-def seen_in(client: ClientContext, state: ClientState, number: int) -> str:
+def view_in_round(client: ClientContext, state: ClientState, number: int) -> str:
     """The view in round `number`, which this client may have been away from."""
     return state.view if state.number == number else view(client, state, digest(state.weights)).hex()
 
 
-def chained(state: ClientState, aggregate: Aggregate) -> str:
+def chain_after(state: ClientState, aggregate: Aggregate) -> str:
     """The chain after a round with this outcome. The tag stands for the sum; without keys nothing does."""
     void = aggregate.payload is None
     outcome = (aggregate.number, aggregate.attempt, void, aggregate.clients, aggregate.nonces, aggregate.tag)
     return _hash(state.chain, *outcome).hex()
 
 
-def content_of(aggregate: Aggregate, elected: Mask | None) -> str:
+def digest_of_sum(aggregate: Aggregate, elected: Mask | None) -> str:
     """A digest of a sum as it was received; refuses damaged bytes, which may be sent again."""
     outcome = aggregate.number, aggregate.attempt, aggregate.clients, aggregate.nonces, aggregate.tag
     whole = hashlib.sha256(msgspec.msgpack.encode(outcome))
@@ -138,19 +138,22 @@ def prove_count(client: ClientContext) -> dict[str, bytes]:
     }
 
 
-def prove_once(client: ClientContext, public: bytes, applied: int) -> dict[str, bytes]:
+def prove_one_time_key(client: ClientContext, public: bytes, applied: int) -> dict[str, bytes]:
     """For each fellow client a proof that this one-time key is this client's, after `applied` rounds."""
     peers = [peer for peer in client.parameters.clients if peer != client.name]
-    return {peer: client.prove_to(peer, "one-time key", client.name, _once(public, applied)) for peer in peers}
+    return {
+        peer: client.prove_to(peer, "one-time key", client.name, _one_time_key_content(public, applied))
+        for peer in peers
+    }
 
 
-def is_once(client: ClientContext, peer: str, receiver: Receiver) -> bool:
+def verify_one_time_key(client: ClientContext, peer: str, receiver: Receiver) -> bool:
     """Whether a fellow client made this one-time key after that many rounds."""
-    expected = client.prove_to(peer, "one-time key", peer, _once(receiver.once, receiver.applied))
+    expected = client.prove_to(peer, "one-time key", peer, _one_time_key_content(receiver.once, receiver.applied))
     return hmac.compare_digest(receiver.proof, expected)
 
 
-def _once(public: bytes, applied: int) -> bytes:
+def _one_time_key_content(public: bytes, applied: int) -> bytes:
     return applied.to_bytes(8, "little") + public
 
 

@@ -60,8 +60,8 @@ def _enter(server: RoundServer, client: str, hello: Hello) -> None:
         state.agreed, state.root = (hello.model, hello.joined), hello.root
     server.one_time_keys[client] = hello.once
     state.weights[client], state.proofs[client] = hello.weight, hello.proofs
-    state.seen[client], server.told[client] = hello.applied, (state.number, hello.holds)
-    server.doubtful.discard(client)
+    state.seen[client], server.known_positions[client] = hello.applied, (state.number, hello.holds)
+    server.needs_roll_call.discard(client)
 
 
 def _is_past(server: RoundServer, hello: Hello) -> bool:
@@ -71,7 +71,7 @@ def _is_past(server: RoundServer, hello: Hello) -> bool:
 
 def missed(server: RoundServer, client: str) -> tuple[Aggregate, ...]:
     """The aggregates that this client has not seen and no peer's model holds, without what it knows of them."""
-    told, holds = server.told.get(client, (0, 0))
+    told, holds = server.known_positions.get(client, (0, 0))
     seen = max(server.state.seen[client], server.rescues[client].applied if client in server.rescues else 0)
 
     def known(past: Aggregate) -> bool:
@@ -90,7 +90,7 @@ def rescue(server: RoundServer, record: RoundRecord, round_id: RoundId, clients:
     A silent client is not waited upon: it says what it lacks when it is back, and gets it in the next round.
     """
     server.rescues, server.one_time_keys = {}, {}
-    asked = server.doubtful | set(_late(server, clients))  # a one-time key is good until the next message
+    asked = server.needs_roll_call | set(_late(server, clients))  # a one-time key is good until the next message
     yield from _recall(server, record, [client for client in clients if client in asked - server.silent])
     late = [client for client in _late(server, clients) if client in server.one_time_keys]
     if not late:

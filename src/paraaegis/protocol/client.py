@@ -17,7 +17,7 @@ from paraaegis.privacy.ledger import METRICS, SECONDS
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.binding import take_counts
 from paraaegis.protocol.client_context import ClientContext
-from paraaegis.protocol.joining import hello, rescued, settled, snapshot
+from paraaegis.protocol.joining import apply_rescue, clear_finished_round, hello, snapshot
 from paraaegis.protocol.messages import (
     Aggregate,
     Begin,
@@ -96,7 +96,7 @@ def _begin(client: ClientContext, state: ClientState, message: Begin, keep: Keep
         in_background(warm)  # a fresh process has more to do before it needs it
     watch = Stopwatch()  # its dict is the report's: phases that follow are in it when the reply is packed
     state = take_counts(client, state, message)
-    state = replace(rescued(client, state, message.rescue), once=b"")
+    state = replace(apply_rescue(client, state, message.rescue), once=b"")
     state, report = _catch_up(client, state, message.aggregates, number - 1, watch, keep)
     if not message.train:
         return state, ReportOnly(round_id=round_id, report=report)
@@ -149,7 +149,7 @@ def _finish(client: ClientContext, state: ClientState, message: Finish, keep: Ke
     if not 1 <= last <= client.parameters.rounds:
         raise ProtocolError(f"a run ends after one of its rounds 1 to {client.parameters.rounds}, got {last}")
     state = take_counts(client, state, message)
-    state = replace(rescued(client, state, message.rescue), once=b"")
+    state = replace(apply_rescue(client, state, message.rescue), once=b"")
     state, report = _catch_up(client, state, message.aggregates, last, Stopwatch(), keep)
     return state, ReportOnly(round_id=round_id, report=report)
 
@@ -166,7 +166,7 @@ def _catch_up(
     with watch("reveal"):
         for aggregate in aggregates:
             if aggregate.number == state.applied + 1:
-                state = settled(algorithm.apply_outcome(client, state, aggregate, keep))
+                state = clear_finished_round(algorithm.apply_outcome(client, state, aggregate, keep))
                 keep(state)
     if state.applied != until:
         came = [aggregate.number for aggregate in aggregates]
@@ -174,8 +174,8 @@ def _catch_up(
     with watch("evaluate"):
         metrics = _measured(client, state) if state.applied else {}
     if metrics:
-        client.note(state.applied, metrics)
-    if "metrics" not in client.tells:
+        client.log_metrics(state.applied, metrics)
+    if "metrics" not in client.report_fields:
         metrics = {}
     told = ([METRICS] if metrics and client.holdout else []) + ([SECONDS] if client.reports_seconds else [])
     client.ledger.record(client.releases(state.applied, 0, told))

@@ -39,26 +39,26 @@ class ClientContext:
     root: Root
     noise: Draw
     votes: Draw
-    spend: Callable[[Root], None] = lambda _: None  # erases a root whose run has begun; a simulation keeps it
+    erase_root: Callable[[Root], None] = lambda _: None  # erases a root whose run has begun; a simulation keeps it
     cache: SingleFlight = field(default_factory=SingleFlight)
     deltas: SingleFlight = field(default_factory=SingleFlight)  # of as many rounds as a client may have to catch up
     ledger: Ledger = field(default_factory=Ledger)
     resident: bool = False  # whether its states stay in memory between messages
     simulated: bool = True  # whether its noise can be replayed
     holdout: bool = False  # whether it evaluates on data of its own
-    tells: frozenset[str] = frozenset({"metrics", "seconds"})  # which of these its reports include
-    note: Callable[[int, Metrics], None] = lambda _number, _metrics: None  # keeps metrics for this client's people
+    report_fields: frozenset[str] = frozenset({"metrics", "seconds"})  # which of these its reports include
+    log_metrics: Callable[[int, Metrics], None] = lambda _number, _metrics: None  # for this client's own records
     identity: tuple[bytes, bytes] = field(default_factory=new_pair, repr=False)  # private and public
     roster: Mapping[str, bytes] = field(default_factory=dict)  # every client's public identity key
 
     def timed(self, watch: Stopwatch) -> dict[str, float]:
         """Its seconds for a report, to which later phases are added until it is sent; none if it does not tell them."""
-        return watch.seconds if "seconds" in self.tells else {}
+        return watch.seconds if "seconds" in self.report_fields else {}
 
     @property
     def reports_seconds(self) -> bool:
         """Whether its seconds count as told: in one process, and in a simulation, there is nobody to hide them from."""
-        return "seconds" in self.tells and not self.resident and not self.simulated
+        return "seconds" in self.report_fields and not self.resident and not self.simulated
 
     @property
     def keyed(self) -> bool:

@@ -13,7 +13,7 @@ from paraaegis.crypto.sealed_box import new_pair, public_of
 from paraaegis.crypto.shuffle import digest
 from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.privacy.ledger import SAMPLES
-from paraaegis.protocol.binding import is_once, proof_of_keys, prove_count, prove_once
+from paraaegis.protocol.binding import proof_of_keys, prove_count, prove_one_time_key, verify_one_time_key
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.messages import Hello, OneTimeKey, Rescue, RollCall, Snapshot, SnapshotRequest, expect
 from paraaegis.protocol.round import checked
@@ -51,7 +51,7 @@ def hello(client: ClientContext, state: ClientState, message: RollCall) -> tuple
         weight=parameters.weight(samples),
         joined=state.joined,
         root=state.root,
-        once=OneTimeKey(public, prove_once(client, public, state.applied)),
+        once=OneTimeKey(public, prove_one_time_key(client, public, state.applied)),
         proofs=prove_count(client),
         applied=state.applied,
         holds=state.number if state.phase == "sent" else 0,
@@ -77,7 +77,7 @@ def _joined(client: ClientContext, state: ClientState, message: RollCall) -> Cli
             f"{client.name} has other keys than the client that joined run {message.root} of these keys: all need the "
             "same, from the same lead"
         )
-    client.spend(root)
+    client.erase_root(root)
     return replace(state, held=keys, line=root.line, root=root.index, joined=joined)
 
 
@@ -93,12 +93,12 @@ def snapshot(client: ClientContext, state: ClientState, message: SnapshotRequest
         name: Blob(client.seal_to(name, content, "model", state.applied, once=receiver.once))
         for name, receiver in message.receivers.items()
         # One that is not behind would be given keys that it has erased.
-        if receiver.applied <= state.applied and is_once(client, name, receiver)
+        if receiver.applied <= state.applied and verify_one_time_key(client, name, receiver)
     }
     return Snapshot(round_id=round_id, applied=state.applied, sealed=sealed)
 
 
-def rescued(client: ClientContext, state: ClientState, rescue: Rescue | None) -> ClientState:
+def apply_rescue(client: ClientContext, state: ClientState, rescue: Rescue | None) -> ClientState:
     """Take a peer's model and keys where this client is too far behind. What it sent last is taken as counted."""
     if rescue is None or (state.applied and rescue.applied <= state.applied):
         return state
@@ -115,11 +115,11 @@ def rescued(client: ClientContext, state: ClientState, rescue: Rescue | None) ->
         raise ForgedError from error
     if given.chains[: len(state.chains)] != state.chains:  # another past than this client was told
         raise ForgedError
-    _spend_given(client, given)
+    _erase_given_root(client, given)
     residual = state.residual
     if client.half.carries and state.phase != "idle" and state.number <= rescue.applied:
         residual = state.next_residual if state.phase == "sent" else state.update
-    return settled(
+    return clear_finished_round(
         replace(
             state,
             weights=weights,
@@ -135,17 +135,17 @@ def rescued(client: ClientContext, state: ClientState, rescue: Rescue | None) ->
     )
 
 
-def _spend_given(client: ClientContext, given: SnapshotContent) -> None:
+def _erase_given_root(client: ClientContext, given: SnapshotContent) -> None:
     """Erase the root of a run whose keys came with a peer's model: they follow from it."""
     if given.line != client.root.line or given.root < client.root.index:
         return
     root = client.root.forward(given.root)
     if not hmac.compare_digest(proof_of_keys(client, client.first_keys(root)), given.joined):
         raise ForgedError
-    client.spend(root)
+    client.erase_root(root)
 
 
-def settled(state: ClientState) -> ClientState:
+def clear_finished_round(state: ClientState) -> ClientState:
     """The state without what the round that it was in needed, once that round has come to its end."""
     if state.applied < state.number:
         return state

@@ -18,14 +18,23 @@ from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.fixed_point import from_fixed_point
 from paraaegis.parallel import in_background
 from paraaegis.privacy.ledger import VOTES
-from paraaegis.protocol.binding import chained, check_members, content_of, seen_in, sign, verify, view, weight_of
+from paraaegis.protocol.binding import (
+    chain_after,
+    check_members,
+    digest_of_sum,
+    sign,
+    verify,
+    view,
+    view_in_round,
+    weight_of,
+)
 from paraaegis.protocol.catch_up import begins, called, rescue
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.mechanisms import RevealContext, UploadContext
 from paraaegis.protocol.messages import Aggregate, Ballot, Elected, Message, Report, Upload, expect
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.protect import Protected
-from paraaegis.protocol.round_server import BELIEFS, RoundServer, Steps, same
+from paraaegis.protocol.round_server import FINGERPRINTED, RoundServer, Steps, same
 from paraaegis.protocol.shares import check_addressed, interrupted, open_sum, seal_shares
 from paraaegis.protocol.single_flight import Stopwatch
 from paraaegis.protocol.state import ClientState
@@ -111,7 +120,7 @@ def protect_and_send(
 
 def apply_outcome(client: ClientContext, state: ClientState, aggregate: Aggregate, keep: Keep) -> ClientState:
     """Lines 19 to 23 at a client, for one round: check its sum, reveal and apply it; or note that the round is void."""
-    number, attempt, chain = aggregate.number, aggregate.attempt, chained(state, aggregate)
+    number, attempt, chain = aggregate.number, aggregate.attempt, chain_after(state, aggregate)
     if aggregate.payload is None:
         if aggregate != Aggregate(number, attempt):
             raise ProtocolError(f"round {number} has no sum, but clients, nonces, a tag or positions")
@@ -124,7 +133,7 @@ def apply_outcome(client: ClientContext, state: ClientState, aggregate: Aggregat
         elected = state.elected
     elif aggregate.elected is not None:
         elected = unpack_positions(aggregate.elected, client.parameters.k(number), client.parameters.length)
-    state = replace(state, view=seen_in(client, state, number))
+    state = replace(state, view=view_in_round(client, state, number))
     if not client.resident:
         state = pin(client, state, aggregate, elected, keep)
     # Clients of one process reveal one aggregate once; each applies it to its own model.
@@ -201,7 +210,7 @@ def pin(
 ) -> ClientState:
     """Record which sum of a round is about to be checked. Whatever fails then, no other one is looked at."""
     check_sum(client, aggregate, elected)
-    content = content_of(aggregate, elected)
+    content = digest_of_sum(aggregate, elected)
     if state.pinned not in ("", content):
         raise ForgedError
     state = replace(state, pinned=content)
@@ -253,7 +262,7 @@ def serve_round(server: RoundServer, number: int) -> Steps:
 
     def take_ballot(client: str, reply: Message) -> None:
         ballot = expect(reply, Ballot, round_id)
-        same({**ballots, client: ballot.fingerprint}, BELIEFS)
+        same({**ballots, client: ballot.fingerprint}, FINGERPRINTED)
         tally.add(ballot.votes)
         ballots[client] = ballot.fingerprint
         server.note(client, ballot.report)

@@ -54,7 +54,7 @@ class Reply:
 
 
 ENDED = "ended the run, because a check of what the server passed on failed"
-BELIEFS = "models, secret orders, rosters, sample counts, elected positions or past rounds"
+FINGERPRINTED = "models, secret orders, rosters, sample counts, elected positions or past rounds"
 Keep = Callable[[Aggregate], Aggregate]
 Item = Exchange | RoundRecord | ServerState | None
 Steps = Generator[Item, Reply | None, None]
@@ -72,8 +72,9 @@ class RoundServer:
     ) -> None:
         self.parameters, self.half, self.state, self._keep = parameters, half, state, keep
         self.silent: set[str] = set()  # who did not answer when it was last asked
-        self.doubtful: set[str] = set()  # who answered with an error: what it has is asked again
-        self.told: dict[str, tuple[int, int]] = {}  # the round in which a client said which round's vote it knows
+        self.needs_roll_call: set[str] = set()  # who answered with an error: what it has is asked again
+        # Client → (the round in which it said so, the round whose elected positions it still has).
+        self.known_positions: dict[str, tuple[int, int]] = {}
         self.rescues: dict[str, Rescue] = {}
         self.one_time_keys: dict[str, OneTimeKey] = {}  # one-time keys that a peer's model is sealed to
         self.keyless: set[str] = set()  # who has no keys of this run and needs a model that brings them
@@ -113,7 +114,7 @@ class RoundServer:
                 if self._take(record, reply, take):
                     answered.append(reply.client)
                 elif not reply.lost:
-                    self.doubtful.add(reply.client)
+                    self.needs_roll_call.add(reply.client)
             if not waiting:
                 break
             reply = yield None
@@ -166,7 +167,7 @@ class RoundServer:
                 )
             )
         prints = {name: one.fingerprint for name, one in uploads.items()}
-        same({**prints, client: upload.fingerprint}, BELIEFS)
+        same({**prints, client: upload.fingerprint}, FINGERPRINTED)
         total.add(upload.payload)
         uploads[client] = msgspec.structs.replace(upload, payload=Payload(upload.payload.kind, 0))
         self.note(client, upload.report)
