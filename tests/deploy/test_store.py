@@ -21,7 +21,7 @@ STATE = ClientState(
     attempt=1,
     held=HELD,
     once=bytes(range(50, 82)),
-    mark="ab",
+    fingerprint="ab",
     elected=np.ones(4, dtype=np.bool_),
 )
 LEARNT = {"momentum": WEIGHTS * 2, "steps": np.asarray(7)}
