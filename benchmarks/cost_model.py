@@ -18,7 +18,7 @@ from paraaegis.comparisons.preset import Cell, cells_of, read_preset
 from paraaegis.launch import run
 from paraaegis.planning.cost import Machine, Setting, at_once, estimate
 from paraaegis.planning.measure import measure
-from paraaegis.protocol.state import RoundRecord
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.runs.experiment import model_length
 from paraaegis.runs.folder import RunFolder
 

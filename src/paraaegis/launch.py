@@ -1,4 +1,4 @@
-"""Where a configuration is run: in this process, or by real processes of a federation on this machine."""
+"""Where a configuration is run: in this process, or as a federation of several processes on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paraaegis.runs.run import OnRecord, run_here
 
 
 def run(config: Config, out: Path, fresh: bool = False, on_record: OnRecord = lambda _: None) -> Result:
-    """Run a configuration on its data set, or go on with it, in the folder `out`."""
+    """Run a configuration on its data set, or continue it, in the folder `out`."""
     if config.engine.name == "flower":
         from paraaegis.deploy.local_federation import up
 

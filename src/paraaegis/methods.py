@@ -1,6 +1,6 @@
-"""Every method, written once: what happens to which values. Both sides of the protocol follow from its entry.
+"""Every method, defined once: what happens to which values. Both sides of the protocol follow from its entry.
 
-A new one is one entry here and, if it protects values as no other does, one new part in parts.py.
+A new method is one entry here and, if it protects values in a new way, one new part in parts.py.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from paraaegis.protocol.protect import ClientHalf, Parallel, Unsplit
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.protocol.sums import ParallelSum, ServerHalf, Sum
 
-REFERENCE = "fedavg"  # which the others are compared with
-ELECTED, REST, WHOLE = "inside", "outside", "update"  # what ledgers call the parts of an update
+REFERENCE = "fedavg"  # the others are compared with it
+# The parts of an update by the names under which ledgers store them. "inside" are the elected values, which the paper's
+# methods put inside the ciphertext; "outside" are the rest. Methods without a vote have one part, the whole "update".
+ELECTED, REST, WHOLE = "inside", "outside", "update"
 
 
 @dataclass(frozen=True)
 class Method:
-    """One method. `parts` says how which values are protected: the whole update, or the elected values and the rest.
+    """One method. `parts` says how each part is protected: the whole update, or the elected values and the rest.
 
-    Elected values without a rest mean that the rest is withheld, and added to the next update. `ratio`: whether the
-    share of elected values stays the same, decays from round to round, or either.
+    Without an entry for the rest, the rest is withheld and added to the next update. `ratio`: whether the share of
+    elected values stays the same, decays from round to round, or either.
     """
 
     summary: str
@@ -44,7 +46,7 @@ class Method:
 
     @property
     def withholds(self) -> bool:
-        """Whether what is not elected stays at the client for now."""
+        """Whether values that are not elected stay on the client for now."""
         return self.votes and REST not in self.parts
 
     @property
@@ -69,7 +71,7 @@ class Method:
 
     @property
     def costs_like(self) -> tuple[object, ...]:
-        """Equal for methods that cost the same: they differ in how much noise they add, or in which round."""
+        """A key that is equal for methods of equal cost: these differ only in how much noise they add, or when."""
         return tuple((name, part.cipher, part.noised) for name, part in self.parts.items())
 
     def noised_parts(self, config: Config) -> int:
@@ -79,7 +81,7 @@ class Method:
         )
 
     def least_quorum(self, config: Config) -> int:
-        """The smallest quorum at which it keeps its promises, which may exceed the clients."""
+        """The smallest quorum at which values are protected as claimed; it may exceed the number of clients."""
         return max(part.least_quorum(config) for part in self.parts.values())
 
     def least_honest(self, config: Config) -> int:
@@ -87,7 +89,7 @@ class Method:
         return max(part.least_honest(config) for part in self.parts.values())
 
     def mask_bits(self, config: Config) -> int | None:
-        """Hardness of the masks with the fewest honest clients in a sum; None without masks."""
+        """Hardness of the masks in bits, with the fewest honest clients in a sum; None without masks."""
         return next((bits for part in self.parts.values() if (bits := part.mask_bits(config)) is not None), None)
 
     def client(self, config: Config, pool: SecretPool | None = None) -> ClientHalf:
@@ -110,12 +112,12 @@ class Method:
         return ServerHalf(self.votes, open_sum, keyed)
 
     def check(self, config: Config, length: int | None = None) -> None:
-        """Refuse a configuration that this method cannot carry out, on a model of this `length` once that is known."""
-        profile(config.protect.profile)  # which must exist
+        """Refuse a configuration that this method cannot carry out, for a model of this `length` if it is known."""
+        profile(config.protect.profile)  # raises if there is none of this name
         self._check_ratio(config, length)
         if config.protect.carry and (self.ciphers == {"lwe"} or not self.noised_parts(config)):
             raise ConfigError(
-                "protect.carry is for methods that clip an update and can keep what is cut, not "
+                "protect.carry is for methods that clip an update and can keep what is cut off, not "
                 f"{config.protect.method}"
             )
         if config.privacy.inside_clip:
@@ -132,7 +134,7 @@ class Method:
         if self.ratio == "constant" and protect.decay != 1.0:
             decaying = next(name for name, other in METHODS.items() if other.ratio == "decaying")
             raise ConfigError(
-                f"{protect.method} keeps its ratio, so protect.decay must be 1.0, got {protect.decay}; "
+                f"{protect.method} has a constant ratio, so protect.decay must be 1.0, got {protect.decay}; "
                 f"use method {decaying} for a ratio that decays"
             )
         if self.withholds and protect.ratio == 0:
@@ -153,7 +155,7 @@ class Method:
                 f"{config.protect.method}"
             )
         if privacy.colluders >= quorum:
-            raise ConfigError(f"privacy.colluders must be under the quorum {quorum}, got {privacy.colluders}")
+            raise ConfigError(f"privacy.colluders must be below the quorum of {quorum}, got {privacy.colluders}")
 
 
 def whole(summary: str, part: Part) -> Method:
@@ -164,7 +166,7 @@ def whole(summary: str, part: Part) -> Method:
 def parallel(
     summary: str, elected: Part, rest: Part | None, ratio: Literal["constant", "decaying", "either"] = "either"
 ) -> Method:
-    """A method that votes, and protects elected values in one way and the rest in another."""
+    """A method that votes, and protects the elected values in one way and the rest in another."""
     return Method(summary, {ELECTED: elected} | ({REST: rest} if rest else {}), ratio)
 
 

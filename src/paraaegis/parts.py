@@ -1,6 +1,7 @@
-"""How values can be protected: what the entries of methods.py are made of.
+"""The ways to protect values, from which methods.py builds its entries.
 
-Each class gives both sides of the protocol, so that they cannot disagree: the client's mechanism and the server's sum.
+Each class provides both sides of the protocol, the client's mechanism and the server's sum, so that they cannot
+disagree.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Part(ABC):
         return self.series is not None
 
     def noise(self, config: Config, parts: int) -> Gaussian | None:
-        """The noise of the values, where `parts` parts of an update share the budget."""
+        """The noise of the values, if `parts` parts of an update share the budget."""
         return None if self.series is None else noise(config, parts, self.series)
 
     @abstractmethod
@@ -49,7 +50,7 @@ class Part(ABC):
         """The server's side: a new sum of this many values."""
 
     def least_quorum(self, config: Config) -> int:  # noqa: ARG002
-        """The smallest quorum at which the values are protected as claimed, which may exceed the clients."""
+        """The smallest quorum at which the values are protected as claimed; it may exceed the number of clients."""
         return 0
 
     def least_honest(self, config: Config) -> int:  # noqa: ARG002
@@ -57,11 +58,11 @@ class Part(ABC):
         return 0
 
     def mask_bits(self, config: Config) -> int | None:  # noqa: ARG002
-        """Hardness of the masks with the fewest honest clients in a sum; None without masks."""
+        """Hardness of the masks in bits, with the fewest honest clients in a sum; None without masks."""
         return None
 
     def check(self, config: Config, parts: int, length: int | None) -> None:  # noqa: ARG002
-        """Refuse a configuration under which this cannot be done; `length` is None while the model is not known."""
+        """Refuse a configuration with which this is impossible; `length` is None while the model is not known."""
         self.noise(config, parts)
 
 
@@ -79,7 +80,7 @@ class Plain(Part):
 
 
 class Ckks(Part):
-    """Values under CKKS. Without a `series` they carry noise only if privacy.inside_clip is set, shared in the sum."""
+    """Values under CKKS. Without a `series` they carry noise only if privacy.inside_clip is set; clients share it."""
 
     cipher: ClassVar[str] = "ckks"
 
@@ -100,10 +101,10 @@ class Ckks(Part):
 
     def check(self, config: Config, parts: int, length: int | None) -> None:
         """See Part."""
-        chosen = profile(config.protect.profile)
-        if config.sampled > chosen.max_clients:
+        ckks = profile(config.protect.profile)
+        if config.sampled > ckks.max_clients:
             raise ConfigError(
-                f"profile {chosen.name!r} sums up to {chosen.max_clients} clients, got {config.sampled} per round; "
+                f"profile {ckks.name!r} sums up to {ckks.max_clients} clients, got {config.sampled} per round; "
                 "lower federation.clients or federation.fraction, or choose a method that does not encrypt"
             )
         super().check(config, parts, length)
@@ -111,7 +112,7 @@ class Ckks(Part):
 
 @dataclass(frozen=True)
 class Lwe(Part):
-    """Values masked by learning with errors. The errors are the noise, and the masks are secure by it."""
+    """Values masked by learning with errors. The errors are the noise, and the security of the masks rests on it."""
 
     series: Series | None = constant
     cipher: ClassVar[str] = "lwe"
@@ -126,7 +127,7 @@ class Lwe(Part):
         return LweSum(config.protect.lwe, round_id, length)
 
     def least_quorum(self, config: Config) -> int:
-        """See Part: enough honest clients in every sum, and no two sums that two groups of clients could open."""
+        """See Part: enough honest clients in every sum, and no two groups that could open two different sums."""
         return _least_quorum(config, lwe.FORMS[config.protect.lwe])
 
     def least_honest(self, config: Config) -> int:
@@ -138,9 +139,11 @@ class Lwe(Part):
         return lwe.hardness(lwe.FORMS[config.protect.lwe], config.federation.quorum - config.privacy.colluders)
 
     def check(self, config: Config, parts: int, length: int | None) -> None:
-        """See Part: refuse no noise, noise too small to hide, or a quorum that shares cannot serve."""
+        """See Part: refuse a run without noise, with too little noise to hide values, or with too small a quorum."""
         if math.isinf(config.privacy.epsilon):
-            raise ConfigError(f"{config.protect.method} is secure by its noise: privacy.epsilon must be finite")
+            raise ConfigError(
+                f"the security of {config.protect.method} rests on noise, so privacy.epsilon must be finite, got inf"
+            )
         quorum, colluders = config.federation.quorum, config.privacy.colluders
         if quorum < (least := self.least_quorum(config)):
             raise ConfigError(_too_few(config, least))
@@ -150,7 +153,7 @@ class Lwe(Part):
 
 
 def _carries(config: Config, gaussian: Gaussian | None) -> bool:
-    """Whether what clipping cuts off goes into the next update."""
+    """Whether what clipping cuts off is added to the next update."""
     return config.protect.carry and gaussian is not None
 
 
@@ -160,7 +163,7 @@ def _least_quorum(config: Config, form: lwe.Form) -> int:
 
 
 def _too_few(config: Config, least: int) -> str:
-    """Why masks need a larger quorum, or more clients, and what can be done."""
+    """Why masks need a larger quorum or more clients, and what to do about it."""
     form, colluders, sampled = lwe.FORMS[config.protect.lwe], config.privacy.colluders, config.sampled
     fewer = _least_quorum(config, lwe.FORMS["matrix"])
     remedies = [f"federation.quorum = {least}"] if least <= sampled else [f"federation.clients = {least} or more"]
@@ -171,6 +174,6 @@ def _too_few(config: Config, least: int) -> str:
     return (
         f"{config.protect.method} in {form.name} form with {plural(sampled, 'client')} per round, {colluders} of "
         f"whom may help the server, needs a quorum of {least} or more, got {config.federation.quorum}. Every sum needs "
-        f"{form.least_honest} honest clients, or the sum of their secrets tells too much about one client's secret, "
+        f"{form.least_honest} honest clients, otherwise the sum of their secrets reveals too much about a single one, "
         f"and two groups of clients must not be able to open two different sums. Set {', or '.join(remedies)}"
     )

@@ -1,4 +1,4 @@
-"""Counts in messages."""
+"""Counts in error messages and log lines."""
 
 from __future__ import annotations
 

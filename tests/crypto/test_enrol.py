@@ -215,7 +215,7 @@ def test_when_a_silo_leaves_the_others_get_new_secrets_and_it_gets_none(tmp_path
     stayed = {"client-1": silos["client-1"]}
     handed_out(lead, stayed)
     assert stayed["client-1"].key_id == lead.key_id != silos["client-2"].key_id
-    with pytest.raises(KeyFileError, match="approved client-1, not 'client-9'"):
+    with pytest.raises(KeyFileError, match="has approved client-1, not 'client-9'"):
         lead.rotate("client-9")
 
 
@@ -267,7 +267,7 @@ def test_old_secrets_stay_refused_though_another_led_in_between(tmp_path):
     handed_out(second, {"client-2": other})
     other.create(first.create())
     early = outdated(first, before, other)
-    with pytest.raises(KeyFileError, match="secrets of epoch 2 came, this silo has had epoch 3 of its lead"):
+    with pytest.raises(KeyFileError, match="secrets of epoch 2, but this silo has already had epoch 3 from its lead"):
         other.open(early, "client-2", first.public)
     assert other.key_id == second.key_id
     handed_out(first, {"client-2": other})
@@ -284,7 +284,7 @@ def test_a_folder_of_before_leads_were_written_down_refuses_old_secrets_and_take
     handed_out(first, {"client-2": other})
     (other.path / "lead.toml").write_text(f'lead = "{first.create()}"\n')
     early = outdated(first, before, other)
-    with pytest.raises(KeyFileError, match="epoch 2 came, this silo has had epoch 4"):
+    with pytest.raises(KeyFileError, match="epoch 2, but this silo has already had epoch 4"):
         other.open(early, "client-2", first.public)
     other.create(second.approve({"client-2": other.create()}, take_over=True))
     handed_out(second, {"client-2": other})
@@ -407,7 +407,7 @@ def test_keys_are_dealt_to_silos_by_name_or_by_number(monkeypatch, capsys, tmp_p
         (("--names", "a,b", "--clients", 2), "either --names hospital-a,hospital-b or --clients 2"),
         (("--names", "a,../b"), "got '../b'"),
         (("--names", ""), "got ''"),
-        (("--names", "a,server"), "no client may be called 'server'"),
+        (("--names", "a,server"), "a client cannot be called 'server'"),
         (("--names", "a,b,a"), "got a and a"),
     ],
 )
@@ -435,7 +435,9 @@ def test_a_folder_that_others_can_read_is_refused_with_the_command_that_helps(mo
     assert "chmod 600" in text
 
 
-@pytest.mark.parametrize(("rotations", "came"), [(1, "3 came, this silo has had epoch 3"), (2, "3 came, .* epoch 4")])
+@pytest.mark.parametrize(
+    ("rotations", "came"), [(1, "3, but this silo has already had epoch 3"), (2, "3, but .* epoch 4")]
+)
 def test_secrets_of_an_earlier_epoch_or_others_of_the_same_are_not_taken(tmp_path, rotations, came):
     """Else a copy of old keys at the lead could undo a rotation. What a server kept opens no more anyhow."""
     lead, silos = federation(tmp_path)
@@ -537,7 +539,7 @@ def test_a_recorded_packet_opens_once(tmp_path):
     once = silo.once.read_bytes()
     silo.open(parcel, "client-1", lead.public)
     before = silo.keys.read_bytes()
-    with pytest.raises(KeyFileError, match="has not asked for secrets, or has got them; nothing was changed"):
+    with pytest.raises(KeyFileError, match="has not asked for secrets, or already has them; nothing was changed"):
         silo.open(parcel, "client-1", lead.public)
     silo.ask(lead.public)
     with pytest.raises(CryptoError, match="do not open"):

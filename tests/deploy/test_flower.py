@@ -23,7 +23,7 @@ from paraaegis.deploy.local_federation import follow, lay_out, write_app
 from paraaegis.engines.flower.certificates import make_node_key
 from paraaegis.engines.flower.processes import FlowerProcesses, free_port
 from paraaegis.errors import RunError
-from paraaegis.protocol.state import RoundRecord
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.runs.assemble import make_keys
 from paraaegis.runs.check import resolve
 from paraaegis.runs.folder import RunFolder

@@ -14,7 +14,8 @@ from paraaegis.deploy.local_federation import gather, lay_out
 from paraaegis.engines.flower.processes import FlowerProcesses, sweep
 from paraaegis.errors import RunError
 from paraaegis.privacy.ledger import Ledger, Release
-from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.protocol.records import RoundRecord
+from paraaegis.protocol.state import ServerState
 from paraaegis.runs.check import resolve
 from paraaegis.runs.result import complete, read_whole
 
@@ -99,7 +100,7 @@ def test_a_trial_that_is_over_keeps_its_ledger_though_its_nodes_are_gone(tmp_pat
     shutil.rmtree(tmp_path / "nodes")
     folder, nodes = lay_out(configured(), tmp_path)
     assert not (tmp_path / "nodes").exists()
-    with pytest.raises(RunError, match="what was spent is not forgotten"):
+    with pytest.raises(RunError, match="what was spent must not be forgotten"):
         gather(folder, nodes)
     assert folder.ledger.read_bytes() == spent
     folder.ledger.unlink()

@@ -393,7 +393,7 @@ def test_a_run_that_was_joined_before_a_rotation_begins_under_the_new_keys_or_no
     silo.open(lead.seal({"client-1": silo.ask(lead.public)}, "client-0")["client-1"], "client-1", lead.public)
     counts = {"counts": {name: hello.weight for name, hello in hellos.items()},
               "proofs": {"client-1": hellos["client-1"].proofs["client-0"]}}  # fmt: skip
-    with pytest.raises(ProtocolError, match="were rotated since it joined this run"):
+    with pytest.raises(ProtocolError, match="were rotated after it joined this run"):
         nodes.ask("client-0", Begin(round_id=nodes.parameters().round_id(1), aggregates=(), **counts))
     nodes.traffic.clear()
     nodes.serve()

@@ -11,8 +11,8 @@ from paraaegis.errors import ConfigError, RunError, UpdateError
 from paraaegis.planning.pilot import Pilot, run_pilot
 from paraaegis.planning.planner import RATIOS, RESERVE, Request, configured, mean_ratio, recommend, train_seconds_of
 from paraaegis.privacy.budget import inside_noise, noise
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.schedule import Schedule
-from paraaegis.protocol.state import RoundRecord
 from paraaegis.runs.check import check_early
 
 LENGTH = 1_000_000

@@ -234,7 +234,7 @@ def test_a_spent_budget_stops_a_run_cleanly_and_starting_it_again_does_not_get_a
     before = (out / "ledger.jsonl").read_bytes()
     assert federate(config, learners_of(UPDATES), out).stopped == result.stopped
     (out / "result.json").unlink()
-    with pytest.raises(RunError, match="could only be played again, for twice the budget"):
+    with pytest.raises(RunError, match="could only be repeated, for twice the budget"):
         federate(config, learners_of(UPDATES), out)
     assert (out / "ledger.jsonl").read_bytes().count(b'"update"') == before.count(b'"update"') == 12
     with pytest.raises(RunError, match="really spent"):
@@ -279,7 +279,7 @@ def test_a_run_whose_checkpoint_is_gone_does_not_spend_its_budget_twice(tmp_path
     interrupt(stopping(6), out, 3)
     before = (out / "rounds.jsonl").read_bytes()
     (out / "checkpoint.npz").rename(tmp_path / "elsewhere")
-    with pytest.raises(RunError, match="twice the budget; bring the file back"):
+    with pytest.raises(RunError, match="twice the budget; restore the file"):
         federate(stopping(6), learners_of(UPDATES), out)
     assert (out / "rounds.jsonl").read_bytes() == before
     (tmp_path / "elsewhere").rename(out / "checkpoint.npz")
@@ -420,7 +420,7 @@ def test_noise_inside_is_refused_where_nothing_is_encrypted_without(method):
 
 
 def test_colluders_must_leave_someone_to_make_the_noise():
-    with pytest.raises(ConfigError, match="colluders must be under the quorum 3, got 3"):
+    with pytest.raises(ConfigError, match="colluders must be below the quorum of 3, got 3"):
         play(UPDATES, *TIGHT, "protect.method=ckks-fedavg", "privacy.inside_clip=1.0", "privacy.colluders=3")
 
 

@@ -97,27 +97,27 @@ def test_a_client_answers_only_what_a_server_says(message):
 def test_elected_is_refused_before_a_vote():
     playing = hand()
     _, elected = voted()
-    refused(playing, elected, "Elected came while client-0 is idle, not voted")
+    refused(playing, elected, "client-0 received Elected, but its phase is idle, not voted")
 
 
 def test_elected_is_refused_after_the_upload():
     playing, elected = voted()
     assert isinstance(playing.send(ME, elected), Upload)
-    refused(playing, elected, "Elected came while client-0 is sent, not voted")
+    refused(playing, elected, "client-0 received Elected, but its phase is sent, not voted")
 
 
 def test_elected_is_refused_where_nobody_votes():
     playing = hand(*FEDAVG)
     _, elected = voted()
     playing.send(ME, playing.begin(1))
-    refused(playing, elsewhere(elected, method="fedavg"), "is sent, not voted")
+    refused(playing, elsewhere(elected, method="fedavg"), "its phase is sent, not voted")
 
 
 @pytest.mark.parametrize(("field", "came"), WRONG)
 def test_a_begin_for_elsewhere_is_refused(field, came):
     playing = hand()
     message = refused(playing, elsewhere(playing.begin(1), **{field: came}), "Begin does not belong here")
-    assert f"{field} {getattr(playing.parameters.round_id(1), field)!r} was expected, {came!r} came" in message
+    assert f"expected {field} {getattr(playing.parameters.round_id(1), field)!r}, got {came!r}" in message
     playing.send(ME, playing.begin(1))
 
 
@@ -125,7 +125,7 @@ def test_a_begin_for_elsewhere_is_refused(field, came):
 def test_an_elected_for_elsewhere_is_refused(field, came):
     playing, elected = voted()
     message = refused(playing, elsewhere(elected, **{field: came}), "Elected does not belong here")
-    assert f"{field} {getattr(playing.parameters.round_id(1), field)!r} was expected, {came!r} came" in message
+    assert f"expected {field} {getattr(playing.parameters.round_id(1), field)!r}, got {came!r}" in message
     playing.send(ME, elected)
 
 
@@ -143,7 +143,7 @@ def test_a_finish_for_elsewhere_is_refused(field, came):
 
 @pytest.mark.parametrize("number", [-1, 0, 4])
 def test_a_round_outside_the_run_is_refused(number):
-    refused(hand(), hand().begin(number), f"rounds go from 1 to 3, got {number}")
+    refused(hand(), hand().begin(number), f"rounds are numbered 1 to 3, got {number}")
 
 
 # Once and in order
@@ -153,7 +153,7 @@ def test_a_round_outside_the_run_is_refused(number):
 def test_a_round_is_answered_once(settings):
     playing = hand(*settings)
     playing.send(ME, playing.begin(1))
-    refused(playing, playing.begin(1), "answered round 1, attempt 0 already")
+    refused(playing, playing.begin(1), "already answered round 1, attempt 0")
     assert playing.learners[ME].trained == 1
 
 
@@ -172,14 +172,14 @@ def test_another_attempt_is_answered_in_another_order_and_once():
     assert bytes(first.votes.view) != bytes(second.votes.view)
     assert first.fingerprint != second.fingerprint
     for attempt in (0, 1):
-        refused(playing, playing.begin(1, attempt=attempt), "answered round 1, attempt 1 already")
+        refused(playing, playing.begin(1, attempt=attempt), "already answered round 1, attempt 1")
 
 
 def test_an_earlier_round_is_not_answered_again():
     playing = hand(*FEDAVG)
     first = playing.round(1)
     playing.send(ME, playing.begin(2, first))
-    refused(playing, playing.begin(1, attempt=5), "answered round 2, attempt 0 already")
+    refused(playing, playing.begin(1, attempt=5), "already answered round 2, attempt 0")
 
 
 @pytest.mark.parametrize("phase", ["voted", "sent"])
@@ -218,13 +218,13 @@ def test_counts_that_change_within_a_run_are_refused(settings):
     playing = hand(*settings)
     aggregate = playing.round(1)
     changed = playing.begin(2, aggregate, counts={ME: 10, PEER: 11})
-    refused(playing, changed, r"sample counts are fixed for a run; client-0 has 10, others were received")
+    refused(playing, changed, r"sample counts are fixed for a run; client-0 has 10, but different ones were received")
     playing.send(ME, playing.begin(2, aggregate))
 
 
 def test_counts_are_needed_once():
     playing = hand()
-    with pytest.raises(ProtocolError, match="were expected, got those of nobody"):
+    with pytest.raises(ProtocolError, match="expected sample counts of client-0, client-1, got those of nobody"):
         step(playing.silos[ME], playing.states[ME], playing.begin(1))
     aggregate = playing.round(1)
     state, _ = step(playing.silos[ME], playing.states[ME], playing.begin(2, aggregate))
@@ -235,13 +235,13 @@ def test_a_client_whose_data_changed_within_a_run_sends_nothing():
     playing = hand(*FEDAVG)
     aggregate = playing.round(1)
     playing.learners[ME].samples = 9
-    refused(playing, playing.begin(2, aggregate), "began this run with 10 samples and has 9 now")
+    refused(playing, playing.begin(2, aggregate), "had 10 samples when this run began and has 9 now")
 
 
 @pytest.mark.parametrize("own", [10, 12])
 def test_another_count_of_its_own_samples_is_refused(own):
     playing = hand(samples=[11, 10])
-    refused(playing, playing.begin(1, counts={ME: own, PEER: 10}), "client-0 has 11, others were received")
+    refused(playing, playing.begin(1, counts={ME: own, PEER: 10}), "client-0 has 11, but different ones were received")
     playing.send(ME, playing.begin(1))
 
 
@@ -255,7 +255,7 @@ def test_impossible_counts_are_refused(counts):
     refused(
         playing,
         playing.begin(1, counts=counts),
-        "sample counts of client-0, client-1 were expected|a sample count lies within 10 and ",
+        "expected sample counts of client-0, client-1, got |a sample count must be between 10 and ",
     )
     playing.send(ME, playing.begin(1))
 
@@ -314,7 +314,7 @@ def test_an_aggregate_of_another_method_is_refused():
     plain = hand(*FEDAVG).round(1)
     playing = hand()
     aggregate = msgspec.structs.replace(playing.round(1), payload=plain.payload)
-    refused(playing, playing.begin(2, aggregate), "'parallel' payload of 2 parts was expected, got 'grid'")
+    refused(playing, playing.begin(2, aggregate), "expected a 'parallel' payload of 2 parts, got a 'grid'")
 
 
 @pytest.mark.parametrize("numbers", [(), (1,), (2,), (2, 1)])
@@ -334,7 +334,7 @@ def test_an_aggregate_without_its_elected_positions_is_refused_by_who_does_not_k
     playing = hand()
     aggregate = playing.round(1, clients=[PEER])
     blind = msgspec.structs.replace(aggregate, elected=None)
-    refused(playing, playing.begin(2, blind), "came without its elected positions")
+    refused(playing, playing.begin(2, blind), "has no elected positions")
     playing.send(ME, playing.begin(2, aggregate))
     playing.send(PEER, playing.begin(2, blind))
     np.testing.assert_array_equal(playing.states[ME].weights, playing.states[PEER].weights)

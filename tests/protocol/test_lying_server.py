@@ -208,9 +208,9 @@ def test_uploads_cannot_be_repeated_swapped_or_taken_from_another_round(lie):
 @pytest.mark.parametrize("checked", [True, False])
 def test_clients_that_were_told_different_outcomes_are_never_mixed_again(monkeypatch, checked):
     if not checked:
-        monkeypatch.setattr("paraaegis.protocol.round.chained", lambda *_: "")
+        monkeypatch.setattr("paraaegis.protocol.round.chain_after", lambda *_: "")
         monkeypatch.setattr("paraaegis.protocol.round.view", lambda *_: b"")  # which has the model in it
-        monkeypatch.setattr("paraaegis.protocol.round.seen_in", lambda *_: "")
+        monkeypatch.setattr("paraaegis.protocol.round.view_in_round", lambda *_: "")
     playing, _ = federation("paraaegis-feedback", 4, 60, "protect.ratio=0.2", rounds=4)
     first = playing.round(1)
     void = Aggregate(1, 0)

@@ -99,7 +99,7 @@ def test_a_cut_message_is_refused(kind):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_surplus_frame_is_refused(kind):
-    with pytest.raises(ProtocolError, match=f"{kind.__name__} came with 2 frames too many"):
+    with pytest.raises(ProtocolError, match=f"{kind.__name__} has 2 frames too many"):
         unpack([*pack(example(kind)), b"more", b""])
 
 
@@ -170,8 +170,8 @@ def test_a_message_cannot_hold_an_object():
 def test_a_message_for_elsewhere_is_refused_with_what_was_expected_and_what_came(field, came):
     with pytest.raises(ProtocolError) as caught:
         expect(RollCall(round_id=round_id(**{field: came})), RollCall, round_id())
-    assert f"{field} {getattr(round_id(), field)!r} was expected, {came!r} came" in str(caught.value)
-    assert str(caught.value).count("was expected") == 1
+    assert f"expected {field} {getattr(round_id(), field)!r}, got {came!r}" in str(caught.value)
+    assert str(caught.value).count("expected") == 1
 
 
 def test_every_field_of_an_address_is_compared():
@@ -179,7 +179,7 @@ def test_every_field_of_an_address_is_compared():
 
 
 def test_a_message_of_another_kind_is_refused_with_both_kinds():
-    with pytest.raises(ProtocolError, match="Elected was expected, Ballot came"):
+    with pytest.raises(ProtocolError, match="expected Elected, got Ballot"):
         expect(ballot(), Elected, round_id())
 
 

@@ -158,14 +158,14 @@ def test_a_client_that_does_not_join_stops_the_run_with_its_reason(silence):
 def test_a_client_that_comes_back_with_other_data_stops_the_run():
     playing = hand(FEDAVG)
     state = ServerState(weights=dict.fromkeys(playing.silos, 11))
-    with pytest.raises(ProtocolError, match="other sample counts"):
+    with pytest.raises(ProtocolError, match="a different sample count: it had 11 and has 10 now"):
         Served(playing, honest, state).run()
 
 
 def test_a_state_that_is_older_than_its_clients_is_refused():
     playing = hand(FEDAVG)
     served(playing)
-    with pytest.raises(ProtocolError, match="client-0 is past round 3, the server's state is of round 0: it is old"):
+    with pytest.raises(ProtocolError, match="client-0 has applied round 3, but the server's state ends at round 0"):
         served(playing)
 
 
@@ -249,15 +249,15 @@ def test_bad_frames_drop_their_client_with_a_reason(settings):
     votes = settings == STATIC
     bad = {
         "noise": (lambda _: (b"\xff" * 30,), "not a message of this protocol"),
-        "nothing": (lambda _: (), "empty message"),
-        "cut": (lambda frames: (*frames[:-1], bytes(frames[-1])[:-1]), "announced"),
+        "nothing": (lambda _: (), "at least one frame, got none"),
+        "cut": (lambda frames: (*frames[:-1], bytes(frames[-1])[:-1]), r"expected a blob of \d+ bytes, got \d+"),
         "surplus": (lambda frames: (*frames, b"more"), "frames too many"),
-        "another message": (lambda _: pack(RollCall(round_id=playing.parameters.round_id(1))), "RollCall came"),
-        "another round": (lambda frames: elsewhere(frames, number=2), "number 1 was expected, 2 came"),
-        "another run": (lambda frames: elsewhere(frames, run="x"), "run .* was expected, 'x' came"),
-        "another length": (lambda frames: elsewhere(frames, length=7), f"length {LENGTH} was expected, 7 came"),
-        "another method": (lambda frames: elsewhere(frames, method="y"), "method .* was expected, 'y' came"),
-        "another version": (lambda frames: elsewhere(frames, version=99), f"version {VERSION} was expected, 99 came"),
+        "another message": (lambda _: pack(RollCall(round_id=playing.parameters.round_id(1))), "got RollCall"),
+        "another round": (lambda frames: elsewhere(frames, number=2), "expected number 1, got 2"),
+        "another run": (lambda frames: elsewhere(frames, run="x"), "expected run .*, got 'x'"),
+        "another length": (lambda frames: elsewhere(frames, length=7), f"expected length {LENGTH}, got 7"),
+        "another method": (lambda frames: elsewhere(frames, method="y"), "expected method .*, got 'y'"),
+        "another version": (lambda frames: elsewhere(frames, version=99), f"expected version {VERSION}, got 99"),
     }
     for name, (spoil, reason) in bad.items():
         playing = hand(*settings, rounds=1)
@@ -281,8 +281,8 @@ def with_payload(payload):
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (Payload("ckks", LENGTH), "'grid' payload of 0 parts was expected"),
-        (Payload("grid", LENGTH + 1, (Blob(bytes(4 * LENGTH + 4)),)), f"of {LENGTH} values was expected"),
+        (Payload("ckks", LENGTH), "expected a 'grid' payload of 0 parts"),
+        (Payload("grid", LENGTH + 1, (Blob(bytes(4 * LENGTH + 4)),)), f"expected a 'grid' payload of {LENGTH} values"),
         (Payload("grid", LENGTH, (Blob(bytes(4 * LENGTH - 1)),)), "grid values must have"),
         (Payload("grid", LENGTH), "need 1 chunks, got 0"),
     ],
@@ -891,7 +891,7 @@ def test_an_upload_without_a_proper_nonce_and_tag_is_dropped_and_spoils_nothing(
 
     done = served(playing, spoil)
     assert [len(line.clients) for line in done.lines] == [5, 4, 5]
-    assert "a nonce of 16 and a tag of 8 bytes were expected" in done.lines[1].dropped["client-4"]
+    assert "expected a nonce of 16 bytes and a tag of 8 bytes" in done.lines[1].dropped["client-4"]
 
 
 def test_a_client_without_keys_of_the_run_is_asked_nothing_until_it_has_some():

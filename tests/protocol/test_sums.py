@@ -119,9 +119,9 @@ def test_a_sum_that_lost_its_only_upload_starts_anew(kind):
 
 
 def test_a_refusal_names_what_was_expected_and_what_came():
-    with pytest.raises(ProtocolError, match="'grid' payload of 0 parts was expected, got 'ckks' of 0"):
+    with pytest.raises(ProtocolError, match="expected a 'grid' payload of 0 parts, got a 'ckks' payload of 0"):
         FixedPointSum(OUTSIDE).add(ckks(0))
-    with pytest.raises(ProtocolError, match=f"{OUTSIDE} values was expected, got {OUTSIDE + 1}"):
+    with pytest.raises(ProtocolError, match=f"payload of {OUTSIDE} values, got {OUTSIDE + 1}"):
         FixedPointSum(OUTSIDE).add(grid(0, OUTSIDE + 1))
 
 

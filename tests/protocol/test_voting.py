@@ -95,7 +95,7 @@ def test_a_list_that_names_a_position_twice_is_refused():
 
 
 def test_a_position_out_of_range_is_refused():
-    with pytest.raises(ProtocolError, match="below 100, got others, up to 100"):
+    with pytest.raises(ProtocolError, match="below 100, got others, with maximum 100"):
         unpack_positions(Blob(np.array([100], dtype="<u4").data), 1, 100)
 
 

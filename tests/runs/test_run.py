@@ -177,7 +177,7 @@ def test_a_result_whose_configuration_is_gone_is_not_given_out_for_another(finis
     if simulated:
         assert run(another, copy, fresh=True).rounds == 1
     else:
-        with pytest.raises(RunError, match="what was spent cannot be known"):
+        with pytest.raises(RunError, match="the privacy spent is unknown"):
             run(another, copy, fresh=True)
 
 
@@ -189,7 +189,7 @@ def test_a_ledger_that_lost_a_client_of_a_round_is_refused(command, finished, mo
     again = (DIGITS, "--out", copy, *words(*QUICK, "protect.method=fedavg")) if command == "run" else (copy,)
     code, _, told = call(monkeypatch, capsys, command, *again)
     assert code == 2
-    assert "ledger.jsonl is not whole: it has nothing of client-" in told
+    assert "ledger.jsonl is incomplete: it has nothing of client-" in told
 
 
 def test_a_ledger_that_lost_one_of_a_clients_parts_is_not_whole(tmp_path):
@@ -197,7 +197,7 @@ def test_a_ledger_that_lost_one_of_a_clients_parts_is_not_whole(tmp_path):
     ledger = tmp_path / "run" / "ledger.jsonl"
     spending(tmp_path / "run")
     ledger.write_bytes(ledger.read_bytes()[:-10])  # as a kill cuts it
-    with pytest.raises(RunError, match="is not whole: it has no 'outside' of client-"):
+    with pytest.raises(RunError, match="is incomplete: it has no 'outside' of client-"):
         spending(tmp_path / "run")
 
 
@@ -604,7 +604,7 @@ def test_where_privacy_was_spent_a_damaged_file_is_no_reason_to_start_over(tmp_p
     with pytest.raises(StoppedError):
         federate(config, toys(), tmp_path, on_record=stop_at(2))
     (tmp_path / name).write_bytes(b"\x91" * 64 + b"\n")
-    with pytest.raises(RunError, match=rf"{name} is damaged.*; bring back a copy, or choose another --out"):
+    with pytest.raises(RunError, match=rf"{name} is damaged.*; restore the file, or choose another --out"):
         federate(config, toys(), tmp_path)
 
 

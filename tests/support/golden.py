@@ -21,8 +21,9 @@ from hand import Hand, Served, honest
 from paraaegis.engines.local import LocalTransport
 from paraaegis.methods import METHODS
 from paraaegis.protocol.messages import Elected, Upload, unpack
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import RoundServer
-from paraaegis.protocol.state import ClientState, RoundRecord, ServerState, decode_state, encode_state
+from paraaegis.protocol.state import ClientState, ServerState, decode_state, encode_state
 from toy import configure, learners_of, wired_of
 
 RECORDS = Path(__file__).with_name("golden.json")

@@ -29,10 +29,11 @@ from paraaegis.protocol.messages import (
     pack,
     unpack,
 )
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import Exchange, Reply, RoundServer
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.single_flight import SingleFlight
-from paraaegis.protocol.state import ClientState, RoundRecord, ServerState
+from paraaegis.protocol.state import ClientState, ServerState
 from paraaegis.protocol.voting import Tally, pack_positions
 from paraaegis.types import Blob, Vector
 from toy import configure, learners_of, wired_of

@@ -17,9 +17,10 @@ from paraaegis.engines.flower.client import answer
 from paraaegis.errors import ParaAegisError
 from paraaegis.methods import find_method
 from paraaegis.protocol.messages import Frames, Message, pack, unpack
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import Exchange, Reply, RoundServer
 from paraaegis.protocol.server import drive, serve
-from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import make_parameters, short_name
 from paraaegis.runs.check import resolve
 

@@ -11,8 +11,9 @@ from paraaegis.config import Config, make_config
 from paraaegis.crypto.keys import FederationKeys
 from paraaegis.crypto.ratchet import Root
 from paraaegis.engines.local import LocalTransport
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import RoundServer
-from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import Federation, assemble
 from paraaegis.runs.check import resolve
 from paraaegis.runs.run import federate

@@ -1,4 +1,4 @@
-"""One configuration: a TOML file, checked whole before any work."""
+"""The configuration of a run: a TOML file, checked completely before any work."""
 
 from paraaegis.config.names import check_names, numbered
 from paraaegis.config.reading import as_toml, load_config, make_config

@@ -1,4 +1,4 @@
-"""Names of clients: what a client may be called."""
+"""Client names: what is allowed, and the default ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Collection
 
 from paraaegis.errors import ConfigError
 
-_RESERVED = ("server", "superlink")  # their files lie next to those of clients
+_RESERVED = ("server", "superlink")  # their files are next to those of clients
 
 
 def check_names(names: Collection[str]) -> None:
-    """Refuse names that a file or folder could not have, that are taken, or that differ in nothing but case."""
+    """Refuse names that no file or folder could have, that are reserved, or that are equal except for case."""
     times = Counter(name.lower() for name in names)
     for name in names:
         if not re.fullmatch(r"[\w.-]*[^\W_][\w.-]*", name):
@@ -21,12 +21,12 @@ def check_names(names: Collection[str]) -> None:
                 f"got {name!r}"
             )
         if name.lower() in _RESERVED:
-            raise ConfigError(f"no client may be called {name!r}; choose another name")
+            raise ConfigError(f"a client cannot be called {name!r}, which is reserved; choose another name")
         if times[name.lower()] > 1:
             alike = [other for other in names if other.lower() == name.lower()]
-            raise ConfigError(f"each client needs a name of its own, regardless of case; got {' and '.join(alike)}")
+            raise ConfigError(f"client names must be unique, regardless of case; got {' and '.join(alike)}")
 
 
 def numbered(clients: int) -> tuple[str, ...]:
-    """The names of clients that were given none."""
+    """The default names of this many clients."""
     return tuple(f"client-{index}" for index in range(clients))

@@ -1,4 +1,4 @@
-"""A configuration from a TOML file or nested tables, changed by settings in the same words."""
+"""Read a configuration from a TOML file or nested tables, and change it by `key=value` settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paraaegis.errors import ConfigError
 
 
 def as_toml(value: Any) -> str:
-    """A value as a setting gives it after its `=`."""
+    """A value in TOML, as it is written after the `=` of a setting."""
     return tomli_w.dumps({"value": value}).partition("=")[2].strip()
 
 
@@ -26,7 +26,7 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
         raw = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         if "rows" in raw:
             raise ConfigError(
-                f"{path} is a preset of many configurations, for `paraaegis compare --preset`; name one's file"
+                f"{path} is a preset for `paraaegis compare --preset`; expected the file of a single configuration"
             )
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
@@ -49,9 +49,9 @@ def make_config(raw: Mapping[str, Any], settings: Iterable[str] = ()) -> Config:
 
 
 def _set(tables: dict[str, Any], setting: str) -> None:
-    """Apply one `section.key=value`; the value is read as TOML, or as text where it is none."""
-    key, found, text = setting.partition("=")
-    if not found or not key.strip():
+    """Apply one `section.key=value`; the value is read as TOML, or as text if it is not valid TOML."""
+    key, separator, text = setting.partition("=")
+    if not separator or not key.strip():
         raise ConfigError(f"a setting has the form section.key=value, got {setting!r}")
     try:
         value = tomllib.loads(f"value = {text}")["value"]

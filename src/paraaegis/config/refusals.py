@@ -1,4 +1,4 @@
-"""What a message says of a value that is refused: its key, what was received, what is allowed."""
+"""Error messages for refused values: the key, what was received, what is allowed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paraaegis.errors import ConfigError
 
 
 def explain(message: str, kind: Any, value: Any, key: str = "") -> str:
-    """The message for a user, from msgspec's about a `value` that is no `kind`, and the path in it.
+    """The message for a user, made from msgspec's message about a `value` that is not of type `kind`.
 
     `key` names the value, such as `privacy.clip`; empty for a whole configuration.
     """
@@ -35,26 +35,26 @@ def explain(message: str, kind: Any, value: Any, key: str = "") -> str:
         return f"{key} is a table, got {value!r}; set one of its keys: {', '.join(keys)}"
     if what.startswith("Expected `array`"):
         return f'{key} is a list, such as ["a", "b"], got {value!r}'
-    what = what.partition(", got")[0]  # msgspec's is the type
+    what = what.partition(", got")[0]  # msgspec names the type received
     return f"{key}: {what[0].lower()}{what[1:].replace('`', '')}, got {value!r}"
 
 
 def _elsewhere(name: str, whole: Any) -> str:
-    """A hint at the table that has a key of this name."""
+    """A hint that names the table with this key; empty if there is none."""
     tables = {field.name: field.type for field in msgspec.structs.fields(whole)}
-    found = [table for table, kind in tables.items() if name in getattr(kind, "__struct_fields__", ())]
-    return f" (did you mean {found[0] + '.' + name!r}?)" if found else ""
+    owners = [table for table, kind in tables.items() if name in getattr(kind, "__struct_fields__", ())]
+    return f" (did you mean {owners[0] + '.' + name!r}?)" if owners else ""
 
 
 def meant(word: str, allowed: Iterable[str]) -> str:
-    """A hint at the allowed word that is nearest, if any is near."""
+    """A hint that names the closest allowed word; empty if none is close."""
     close = difflib.get_close_matches(word, list(allowed), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 @contextmanager
 def naming(where: object, settings: Collection[str] = ()) -> Iterator[None]:
-    """Let a refusal say where it comes from: a key, a file or a row, perhaps changed by settings."""
+    """Prefix errors with where they come from: a key, a file or a row, perhaps changed by settings."""
     try:
         yield
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""One configuration: its tables, valid however they are built, from a file or in Python."""
+"""The tables of a configuration. They are checked however they are built, from a file or in Python."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
-MOST = 1e30  # beyond it a float32 soon overflows
-HERE = ("engine.", "data.folder", "privacy.attempts")  # keys that change no result, and may differ between silos
+MOST = 1e30  # float32 soon overflows beyond it
+HERE = ("engine.", "data.folder", "privacy.attempts")  # keys that change no result and may differ between silos
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file. Every key has a default, unknown keys are refused, and what is built is checked."""
+    """A table of the file. Every key has a default, unknown keys are refused, and values are checked when built."""
 
     def __post_init__(self) -> None:
-        """Check every value, and give it its type: an int for a float becomes a float, so that digests agree."""
+        """Check every value and convert it to its type: an int for a float becomes a float, so that digests agree."""
         _check_values(self, f"{type(self).__name__.lower()}.")
 
 
@@ -56,14 +56,16 @@ class Federation(Section, frozen=True):
     clients: Annotated[Natural, "enrolled clients; 0: one per name, or ten without names"] = 0
     names: Annotated[tuple[str, ...], "the clients' names; empty: client-0, client-1 and so on"] = ()
     rounds: Annotated[int, Meta(ge=1, le=100_000), "rounds of training"] = 15
-    fraction: Annotated[float, Meta(gt=0, le=1), "share of the clients that is drawn each round"] = 1.0
-    quorum: Annotated[Natural, "fewest clients in a sum; 0: four fifths of a round, or what floor or method need"] = 0
-    weights: Annotated[Literal["samples", "uniform"], "what a client weighs in the mean: its samples, or 1"] = "samples"
-    min_samples: Annotated[Natural, "smallest data set, for the paper's noise; 0: the split's smallest share"] = 0
-    history: Annotated[Count, "rounds for which aggregates are kept for clients that missed them"] = 10
+    fraction: Annotated[float, Meta(gt=0, le=1), "fraction of the clients drawn each round"] = 1.0
+    quorum: Annotated[Natural, "fewest clients in a sum; 0: 80% of a round, or more if floor or method need it"] = 0
+    weights: Annotated[Literal["samples", "uniform"], "a client's weight in the mean: its samples, or 1"] = "samples"
+    min_samples: Annotated[
+        Natural, "fewest samples of any client, for the paper's noise; 0: the split's smallest share"
+    ] = 0
+    history: Annotated[Count, "rounds whose aggregates are kept for clients that missed them"] = 10
 
     def __post_init__(self) -> None:
-        """Also check the names; from here on `clients` is how many there are."""
+        """Also check the names and, if it is 0, set `clients`."""
         super().__post_init__()
         with naming("federation.names"):
             check_names(self.names)
@@ -76,16 +78,16 @@ class Federation(Section, frozen=True):
 
 
 class Data(Section, frozen=True):
-    """Which data, and how an experiment shares it out."""
+    """The data set, and how an experiment splits it among the clients."""
 
     name: Annotated[str, "see `paraaegis datasets`"] = "digits"
-    split: Annotated[Literal["iid", "dirichlet"], "all alike, or labels drawn by client"] = "iid"
-    alpha: Annotated[Positive, "of the Dirichlet split; the smaller, the less alike"] = 0.5
-    folder: Annotated[str, "where the files lie; empty: where the data set's package puts them, else data/NAME"] = ""
+    split: Annotated[Literal["iid", "dirichlet"], "all clients alike, or label shares drawn per client"] = "iid"
+    alpha: Annotated[Positive, "of the Dirichlet split; the smaller, the more clients differ"] = 0.5
+    folder: Annotated[str, "where the files are; empty: where the data set's package puts them, or data/NAME"] = ""
 
 
 class Model(Section, frozen=True):
-    """Which network."""
+    """The network."""
 
     name: Annotated[str, "see `paraaegis models`"] = "cnn"
 
@@ -93,63 +95,63 @@ class Model(Section, frozen=True):
 class Train(Section, frozen=True):
     """Local training."""
 
-    epochs: Annotated[Count, "K, passes over a client's data in a round"] = 3
-    batch: Annotated[Count, "samples in a step"] = 32
-    optimizer: Annotated[Literal["sgd", "adam"], "of each client, with a state that it keeps"] = "sgd"
+    epochs: Annotated[Count, "K, passes over a client's data per round"] = 3
+    batch: Annotated[Count, "samples per step"] = 32
+    optimizer: Annotated[Literal["sgd", "adam"], "each client's optimizer; its state is kept between rounds"] = "sgd"
     lr: Annotated[Positive, "learning rate"] = 0.05
-    momentum: Annotated[float, Meta(ge=0, lt=1), "of SGD; of Adam, β₁"] = 0.9
-    server_lr: Annotated[Positive, "what the mean update is multiplied by, but for BatchNorm's statistics"] = 1.0
+    momentum: Annotated[float, Meta(ge=0, lt=1), "momentum of SGD, or β₁ of Adam"] = 0.9
+    server_lr: Annotated[Positive, "factor for the mean update, except for BatchNorm's statistics"] = 1.0
 
 
 class Protect(Section, frozen=True):
-    """Which method, and the practitioner's lever."""
+    """The method and its settings."""
 
     method: Annotated[str, "see `paraaegis methods`"] = "paraaegis-static"
-    ratio: Annotated[Share, "r₀, share of the values that is encrypted"] = 0.1
-    decay: Annotated[float, Meta(gt=0, le=1), "λ, what the ratio is multiplied by each round"] = 1.0
+    ratio: Annotated[Share, "r₀, fraction of the values that is encrypted"] = 0.1
+    decay: Annotated[float, Meta(gt=0, le=1), "λ, factor for the ratio from round to round"] = 1.0
     strategy: Annotated[Literal["max", "min", "rand"], "which values a client votes for, by magnitude"] = "max"
     profile: Annotated[str, "CKKS parameters: precise, or compact for models without BatchNorm"] = "precise"
-    carry: Annotated[bool, "noised methods: add what clipping cut off to the next update"] = False
+    carry: Annotated[bool, "noised methods: add what clipping cuts off to the next update"] = False
     lwe: Annotated[Literal["ring", "matrix"], "lwe-secagg: fast, or as published and slow"] = "ring"
 
 
 class Privacy(Section, frozen=True):
-    """The budget of the noised part."""
+    """The privacy budget of the noised values."""
 
-    epsilon: Annotated[Positive, "budget; inf: no noise"] = 1.0
-    delta: Annotated[float, Meta(ge=1e-100, lt=1), "of (ε, δ)"] = 1e-5
+    epsilon: Annotated[Positive, "ε of the budget; inf: no noise"] = 1.0
+    delta: Annotated[float, Meta(ge=1e-100, lt=1), "δ of the budget"] = 1e-5
     clip: Annotated[Positive, "θ, L2 norm that an update is clipped to; inf: not clipped"] = 1.0
     calibration: Annotated[Literal["paper", "tight"], "the paper's formula, or exact accounting"] = "paper"
-    unit: Annotated[Literal["client", "client-replace"], "a client's update is left out, or replaced"] = "client"
+    unit: Annotated[Literal["client", "client-replace"], "one client's update left out, or replaced"] = "client"
     noise: Annotated[Literal["seeded", "secret"], "secret: nobody can replay it; seeded: a simulation"] = "seeded"
-    sigma: Annotated[float, Meta(ge=0), "noise a coordinate; 0: what the budget allows for all rounds"] = 0.0
-    participations: Annotated[Natural, "tight: rounds that a client takes part in at most; 0: any"] = 0
-    inside_clip: Annotated[float, Meta(ge=0), "clip the encrypted part to this and share noise for its sum"] = 0.0
-    colluders: Annotated[Count, "clients assumed to help an attacker: with shared noise, and with lwe-secagg"] = 1
+    sigma: Annotated[float, Meta(ge=0), "σ of the noise per value; 0: what the budget allows over all rounds"] = 0.0
+    participations: Annotated[Natural, "tight: most rounds that a client takes part in; 0: no limit"] = 0
+    inside_clip: Annotated[float, Meta(ge=0), "clip encrypted values to this norm, with shared noise; 0: off"] = 0.0
+    colluders: Annotated[Count, "clients assumed to help an attacker, for shared noise and for lwe-secagg"] = 1
     floor: Annotated[Natural, "no client takes part in, or reads, a sum over fewer clients than this"] = 0
-    attempts: Annotated[Count, "answers of a client for one state of the model; a repeated round is another"] = 3
-    vary: Annotated[float, Meta(gt=0, le=1), "varying-dp: the noise's ratio from round to round"] = 0.9
+    attempts: Annotated[Count, "answers per client for one state of the model; repeating a round counts again"] = 3
+    vary: Annotated[float, Meta(gt=0, le=1), "varying-dp: ratio of the noise from round to round"] = 0.9
     vary_scale: Annotated[Literal["deviation", "variance"], "varying-dp: what that ratio multiplies"] = "deviation"
     vary_direction: Annotated[Literal["down", "up"], "varying-dp: whether noise shrinks or grows"] = "down"
 
 
 class Engine(Section, frozen=True):
-    """How it runs here. Nothing in this table changes a result, but CUDA (in bfloat16) and late clients."""
+    """How it runs here. Nothing in this table changes a result, except CUDA (in bfloat16) and late clients."""
 
     name: Annotated[Literal["local", "flower"], "clients as threads here, or as nodes of a Flower federation"] = "local"
-    workers: Annotated[Natural, "threads for clients; 0: one a core"] = 0
-    processes: Annotated[Natural, "for encryption of long vectors; 0: one a core"] = 0
+    workers: Annotated[Natural, "threads for clients; 0: one per core"] = 0
+    processes: Annotated[Natural, "processes to encrypt long vectors; 0: one per core"] = 0
     checkpoint: Annotated[Count, "rounds between checkpoints"] = 1
-    device: Annotated[Literal["auto", "cpu", "cuda"], "where training runs; auto: CUDA where there is any"] = "auto"
-    deadline: Annotated[Positive, "seconds that clients across a network may take to answer"] = 3600.0
-    share_metrics: Annotated[bool, "tell the server what this silo's model scores on its own hold-out data"] = False
-    share_seconds: Annotated[bool, "tell the server how long this silo trains and protects"] = False
+    device: Annotated[Literal["auto", "cpu", "cuda"], "where training runs; auto: on CUDA if available"] = "auto"
+    deadline: Annotated[Positive, "seconds within which clients on a network must answer"] = 3600.0
+    share_metrics: Annotated[bool, "send the server the model's metrics on this silo's own hold-out data"] = False
+    share_seconds: Annotated[bool, "send the server the seconds that this silo spends training and protecting"] = False
 
 
 class Config(Section, frozen=True):
-    """All of it."""
+    """A whole configuration."""
 
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1), "of models, splits, draws and seeded noise"] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1), "seed of models, splits, sampling and seeded noise"] = 0
     federation: Federation = Federation()
     data: Data = Data()
     model: Model = Model()
@@ -159,22 +161,22 @@ class Config(Section, frozen=True):
     engine: Engine = Engine()
 
     def __post_init__(self) -> None:
-        """Check every value, and refuse what contradicts another."""
+        """Check every value, and refuse values that contradict each other."""
         _check_values(self, "")
         _refuse_contradictions(self)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The clients."""
+        """The clients' names."""
         return self.federation.names or numbered(self.federation.clients)
 
     @property
     def sampled(self) -> int:
-        """Clients in a round."""
+        """Clients per round."""
         return max(1, round(self.federation.fraction * self.federation.clients))
 
     def filled(self, other: Config) -> Config:
-        """The same with what a run fills in, and this leaves open, as in another."""
+        """The same configuration; values that it leaves for a run to fill in are taken from `other`."""
         mine, theirs = self.federation, other.federation
         federation = msgspec.structs.replace(
             mine, quorum=mine.quorum or theirs.quorum, min_samples=mine.min_samples or theirs.min_samples

@@ -1,1 +1,1 @@
-"""What a silo and a server need in a federation across organisations."""
+"""What silos and the server need in a federation across organisations."""

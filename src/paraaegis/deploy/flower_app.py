@@ -1,4 +1,4 @@
-"""The Flower app: a server that reads its run's folder, and clients of the built-in data sets."""
+"""The Flower app: a server that reads its run's folder, and clients for the built-in data sets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def server_app(holdout: bool = True) -> ServerApp:
                     transport = connect(config.engine.deadline, config.federation.quorum, _log.info)
                     carry_out(config, folder, _connector(config, transport, holdout))
         except BusyError:
-            raise  # what the other one leaves there is its own
+            raise  # error.txt belongs to the other process
         except Exception as error:
             with suppress(OSError):
                 folder.error.write_text(f"{error}\n")
@@ -57,7 +57,7 @@ def server_app(holdout: bool = True) -> ServerApp:
 
 
 def _connector(config: Config, transport: FlowerTransport, holdout: bool) -> Connect:
-    """How a run reaches its nodes: wait for them, relay keys, learn the length of their model."""
+    """Connect a run to its nodes: wait for them, relay keys, learn the length of their model."""
 
     @contextmanager
     def connect(state: ServerState, _stored: States, over: bool) -> Iterator[tuple[RunParameters, Transport]]:
@@ -77,9 +77,9 @@ def client_app(
     holdout: bool = True,
     save_model: SaveModel | None = None,
 ) -> ClientApp:
-    """A silo's client with a learner of its own; node-config `name` and `folder` say who and where it is.
+    """A silo's client with its own learner; node-config `name` and `folder` give its name and its folder.
 
-    `simulation=true` there lets seeded noise pass, which protects nobody.
+    `simulation=true` there permits seeded noise, which protects nobody.
     """
 
     def open_node(settings: Mapping[str, Any]) -> DeployedClient:

@@ -1,4 +1,4 @@
-"""A silo's key folder: its identity, the federation's secrets, whom it approved or who leads it."""
+"""A silo's key folder: its identity, the federation's secrets, and either the silos it approved or its lead."""
 
 from __future__ import annotations
 
@@ -43,15 +43,16 @@ class KeyFolderContents(msgspec.Struct, kw_only=True, omit_defaults=True):
     runs: int = 0  # begun with these secrets
     note: str = ""
     leads: bool = False
-    roster: dict[str, str] = {}  # fingerprints of all clients by name, as the secrets came with them
-    approved: dict[str, str] = {}  # fingerprints by silo, at a lead
-    lead: str = ""  # the fingerprint of the silo that this one takes secrets from
+    roster: dict[str, str] = {}  # fingerprints of all clients by name, as delivered with the secrets
+    approved: dict[str, str] = {}  # fingerprints by silo, if this one leads
+    lead: str = ""  # the fingerprint of the silo from which this one takes secrets
 
 
 class KeyFolder:
-    """identity, keys and once are secrets (0600); approved.toml makes a silo the lead, lead.toml names another's.
+    """The files of one silo.
 
-    `once` is there between the moment when a silo asks for the federation's secrets and that when it has them.
+    identity, keys and once are secrets (0600). approved.toml makes the silo the lead; lead.toml names another lead.
+    `once` exists from the moment the silo asks for the federation's secrets until it has them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,9 +61,9 @@ class KeyFolder:
         self._approved, self._lead = path / "approved.toml", path / "lead.toml"
 
     def create(self, lead: str = "") -> str:
-        """Make this silo's pair, once; remember who leads. Returns the fingerprint to tell the lead."""
+        """Make this silo's key pair if it has none, and record its lead. Returns its fingerprint, for the lead."""
         if lead and self.leads:
-            raise KeyFileError(f"{self.path} leads, with silos that it approved; it cannot follow {lead} as well")
+            raise KeyFileError(f"{self.path} is a lead and has approved silos; it cannot follow {lead} as well")
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not self.identity.exists():
             new_identity(self.identity)
@@ -75,11 +76,11 @@ class KeyFolder:
         write_whole(self._lead, lambda file: file.write(content))
 
     def _taken(self) -> dict[str, dict[str, Any]]:
-        """Epoch and key id of the newest secrets that came from each lead, by its fingerprint."""
-        found: dict[str, dict[str, Any]] | None = _read(self._lead).get("taken")
-        if found is None and self.lead and (held := self._held()):  # a folder of before it was written down
+        """Epoch and key id of the newest secrets taken from each lead, by the lead's fingerprint."""
+        taken: dict[str, dict[str, Any]] | None = _read(self._lead).get("taken")
+        if taken is None and self.lead and (held := self._held()):  # a folder from before this was recorded
             return {self.lead: _newest(held)}
-        return found or {}
+        return taken or {}
 
     @property
     def public(self) -> bytes:
@@ -89,22 +90,22 @@ class KeyFolder:
     def approve(self, fingerprints: dict[str, str], take_over: bool = False) -> str:
         """Make this silo the lead: approve others, and make the federation's secrets if there are none.
 
-        To take over from a lead that left makes new ones, which that lead does not know.
+        With `take_over`, from a lead that left, it makes new secrets, which that lead does not know.
         """
         check_names({**self.approved(), **fingerprints})
         self.create()
         checked = {name: _checked(fingerprint) for name, fingerprint in fingerprints.items()}
         if self.lead and not take_over:
             raise KeyFileError(
-                f"{self.path} takes its secrets from the lead {self.lead}; it cannot lead as well, unless that one "
-                "left: --take-over"
+                f"{self.path} takes its secrets from the lead {self.lead}; it cannot lead as well. If that lead has "
+                "left, use --take-over"
             )
         if take_over and not self.lead:
             raise KeyFileError(f"{self.path} follows no lead that it could take over from; leave --take-over out")
         whole = {**self.approved(), **checked}
         if twice := [name for name in whole if list(whole.values()).count(whole[name]) > 1]:
             raise KeyFileError(f"{' and '.join(twice)} cannot have the same fingerprint: each silo has its own")
-        if take_over or not self.keys.exists():  # before it leads: the old secrets are nothing to hand out
+        if take_over or not self.keys.exists():  # before it leads, since it must not hand out the old secrets
             with locked(self.keys):
                 epoch = epoch_and_roster(self.keys)[0] if self.keys.exists() else 0
                 save_keys(self.keys, FederationKeys(Root.new(), epoch + 1))
@@ -113,9 +114,9 @@ class KeyFolder:
         return fingerprint_of(self.public)
 
     def approved(self) -> dict[str, str]:
-        """The fingerprints that this silo approved, as lead."""
-        found: dict[str, str] = _read(self._approved).get("approved", {})
-        return found
+        """The fingerprints that this silo has approved as the lead, by silo."""
+        approved: dict[str, str] = _read(self._approved).get("approved", {})
+        return approved
 
     @property
     def leads(self) -> bool:
@@ -124,19 +125,19 @@ class KeyFolder:
 
     @property
     def lead(self) -> str:
-        """The fingerprint of the silo that this one takes secrets from; empty if it was told none."""
+        """The fingerprint of the silo from which this one takes secrets; empty if it was given none."""
         return str(_read(self._lead).get("lead", ""))
 
     def rotate(self, without: str = "") -> str:
-        """New secrets for all, or all but one silo, which left; the others get them when they next meet the server."""
+        """Make new secrets for all silos, or all but one that left; they get them when they next meet the server."""
         if not self.leads:
-            raise KeyFileError(f"{self.path} does not lead; the lead makes new secrets")
+            raise KeyFileError(f"{self.path} does not lead; only the lead makes new secrets")
         approved, left = self.approved(), self._left()
         if without and without not in [*approved, *left]:
-            raise KeyFileError(f"{self.path} approved {', '.join(approved) or 'nobody'}, not {without!r}")
+            raise KeyFileError(f"{self.path} has approved {', '.join(approved) or 'nobody'}, not {without!r}")
         if without:
             approved.pop(without, None)
-            self._write_approved(approved, sorted({*left, without}))  # first, so that the new keys never reach it
+            self._write_approved(approved, sorted({*left, without}))  # first, so that it never gets the new keys
         with locked(self.keys):
             epoch, roster = epoch_and_roster(self.keys)
             roster.pop(without, None)
@@ -144,89 +145,89 @@ class KeyFolder:
         return self.key_id
 
     def _left(self) -> list[str]:
-        found: list[str] = _read(self._approved).get("left", [])
-        return found
+        left: list[str] = _read(self._approved).get("left", [])
+        return left
 
     def _write_approved(self, approved: dict[str, str], left: list[str]) -> None:
         write_secret(self._approved, tomli_w.dumps({"approved": approved, "left": left}).encode())
 
     @property
     def key_id(self) -> str:
-        """The public name of the secrets that lie here; empty if there are none."""
+        """The public id of the secrets in this folder; empty if there are none."""
         held = self._held()
         return key_id(held) if held else ""
 
     def _held(self) -> FederationKeys | None:
-        """The secrets that lie here; None if there are none, or some of an older version, which new ones replace."""
+        """The secrets in this folder; None if there are none or only some of an older version, which get replaced."""
         return load_keys(self.keys) if self.keys.exists() and not holds_retired(self.keys) else None
 
     def ask(self, lead_public: bytes) -> KeyRequest:
-        """Ask the lead for its secrets, to be sealed to a fresh one-time key."""
+        """A request to the lead for the federation's secrets, to be sealed to a fresh one-time key."""
         once, public = new_pair()
         held = self._held()
         root = held.root if held else None
-        asking = KeyRequest.make(load_identity(self.identity), public, root, lead_public, self.lead)
+        request = KeyRequest.make(load_identity(self.identity), public, root, lead_public, self.lead)
         write_secret(self.once, once)
-        return asking
+        return request
 
     def seal(self, asking: Mapping[str, KeyRequest], name: str) -> dict[str, bytes]:
-        """As the lead, called `name`: secrets and roster for each of these silos; refused whole if one is not approved.
+        """As the lead, called `name`: seal secrets and roster to these silos, or to none if one is not approved.
 
-        A silo that is new, or has a new identity, changes the roster, which is then a new epoch for all.
+        A silo that is new or has a new identity changes the roster, and with it the epoch of all.
         """
         approved, (private, own) = self.approved(), load_identity(self.identity)
-        publics = {silo: asked.public for silo, asked in asking.items()}
-        for silo, asked in asking.items():
-            check_approved(silo, asked.public, approved.get(silo, ""))
-            asked.check(private, silo)
+        publics = {silo: request.public for silo, request in asking.items()}
+        for silo, request in asking.items():
+            check_approved(silo, request.public, approved.get(silo, ""))
+            request.check(private, silo)
         with locked(self.keys):
             keys = load_keys(self.keys)
-            known = {
+            still_approved = {
                 silo: public for silo, public in keys.roster.items() if approved.get(silo) == fingerprint_of(public)
             }
-            roster = known | publics | {name: own}
+            roster = still_approved | publics | {name: own}
             if roster != keys.roster:
                 keys = replace(keys, roster=roster, epoch=keys.epoch + 1)
                 save_keys(self.keys, keys)
-        return {silo: seal_keys(keys, private, silo, asked) for silo, asked in asking.items()}
+        return {silo: seal_keys(keys, private, silo, request) for silo, request in asking.items()}
 
-    def spend(self, root: Root) -> None:
-        """Erase a root whose run has begun, and what a packet that was never opened could bring it back by."""
+    def erase_root(self, root: Root) -> None:
+        """Erase a root whose run has begun, and the one-time key, which could open a packet that contains the root."""
         self.once.unlink(missing_ok=True)
         spend_root(self.keys, root)
 
     def open(self, sealed: bytes, name: str, lead_public: bytes) -> None:
-        """Take up secrets that the lead sealed to this silo."""
+        """Open and store the secrets that the lead sealed to this silo."""
         lead = self.lead
         if not self.once.exists():
-            raise KeyFileError(f"{self.path} has not asked for secrets, or has got them; nothing was changed")
+            raise KeyFileError(f"{self.path} has not asked for secrets, or already has them; nothing was changed")
         opened = open_keys(sealed, load_identity(self.identity)[0], read_secret(self.once), name, lead_public, lead)
         if opened.roster.get(name) != self.public:
             raise KeyFileError(
                 f"the lead's roster has another key for {name} than this silo's; nothing was changed. Ask the lead to "
                 f"approve this silo's fingerprint, {fingerprint_of(self.public)}"
             )
-        taken, came = self._taken(), _newest(opened)
-        known = taken.get(lead, came)  # epochs are one lead's; a new one, whom people named, begins its own
-        if came["epoch"] < known["epoch"] or (came["epoch"] == known["epoch"] and came != known):
+        taken, received = self._taken(), _newest(opened)
+        newest = taken.get(lead, received)  # each lead counts its own epochs, so a new lead starts again
+        if received["epoch"] < newest["epoch"] or (received["epoch"] == newest["epoch"] and received != newest):
             raise KeyFileError(
-                f"secrets of epoch {opened.epoch} came, this silo has had epoch {known['epoch']} of its lead: a server "
-                "may be handing out old ones again; nothing was changed"
+                f"received secrets of epoch {opened.epoch}, but this silo has already had epoch {newest['epoch']} from "
+                "its lead: a server may be handing out old ones again; nothing was changed"
             )
-        self._write_lead(lead, {**taken, lead: came})  # first: what is older is refused from here on
-        self.once.unlink()  # what a server recorded opens no more; a kill here means to ask again
+        self._write_lead(lead, {**taken, lead: received})  # first: older secrets are refused from here on
+        self.once.unlink()  # packets recorded by a server can no longer be opened; after a kill here, ask again
         with locked(self.keys):
             save_keys(self.keys, self._not_behind(opened))
 
     def _not_behind(self, opened: FederationKeys) -> FederationKeys:
-        """These keys with the root that lies here, if it is a later one of the same line."""
+        """The keys, with the root in this folder if that is a later one of the same line."""
         held = self._held()
         if held and held.root.line == opened.root.line and held.root.index > opened.root.index:
             return replace(opened, root=held.root)
         return opened
 
     def show(self) -> KeyFolderContents:
-        """What lies here, without any secret."""
+        """What the folder holds, without any secret."""
         shown = KeyFolderContents(folder=str(self.path), leads=self.leads, approved=self.approved(), lead=self.lead)
         if self.identity.exists():
             shown.fingerprint = fingerprint_of(self.public)
@@ -234,7 +235,7 @@ class KeyFolder:
             shown.key_id, shown.runs = key_id(held), held.root.index
             shown.roster = {name: fingerprint_of(public) for name, public in sorted(held.roster.items())}
         elif self.keys.exists():
-            shown.note = "keys of an older version; the lead makes new ones with `paraaegis keys rotate`"
+            shown.note = "keys of an older version; the lead can make new ones with `paraaegis keys rotate`"
         return shown
 
 
@@ -250,13 +251,13 @@ def _checked(fingerprint: str) -> str:
 
 
 def deal_keys(folder: Path, names: Collection[str]) -> list[Path]:
-    """A folder for each silo with its own pair and the common secrets, to be carried there by someone all trust."""
+    """Make a folder per silo with its key pair and the shared secrets, to be brought there by someone all trust."""
     if len(names) > MOST_SILOS:
-        raise KeyFileError(f"keys are dealt to at most {MOST_SILOS} silos at a time, got {len(names)}")
+        raise KeyFileError(f"keys are made for at most {MOST_SILOS} silos at a time, got {len(names)}")
     check_names(names)
     folders = [folder / name for name in names]
     if taken := [path for path in [*folders, folder / "server"] if path.exists()]:
-        raise KeyFileError(f"{taken[0]} is there already; choose another folder, keys are never overwritten")
+        raise KeyFileError(f"{taken[0]} already exists; choose another folder, keys are never overwritten")
     silos = {path.name: KeyFolder(path) for path in folders}
     for silo in silos.values():
         silo.create()

@@ -1,4 +1,4 @@
-"""A federation on one machine, with real processes: folders prepared, started, followed, gathered."""
+"""A federation of real processes on one machine: prepare the folders, start it, follow it, gather the results."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _APP = """from paraaegis.deploy import flower_app
 server = flower_app.server
 client = flower_app.client
 """
-_LOOK = 0.3  # seconds between two looks for new lines
-_ASK = 120.0  # seconds between two questions to Flower whether the run is still going: one costs two seconds
+_LOOK = 0.3  # seconds between two checks for new records
+_ASK = 120.0  # seconds between two queries to Flower whether the run is still going; each takes two seconds
 
 
 def up(
@@ -42,9 +42,9 @@ def up(
     on_record: OnRecord = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Result:
-    """Run a configuration of a built-in data set on a SuperLink and one SuperNode a client, or go on with it.
+    """Run a configuration on a built-in data set with a SuperLink and one SuperNode per client, or continue it.
 
-    `out` is the run's folder, as of a run in one process; `nodes/` in it holds the silos', `flower/` logs and the like.
+    `out` is the run's folder, as for a run in one process; its `nodes/` holds the silos' folders, `flower/` the logs.
     """
     place = out / "flower"
     check_installed()
@@ -67,7 +67,7 @@ def up(
 
 @contextmanager
 def _stopped_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM stop it as Ctrl-C does, so that nothing is left running; only the main thread may say so."""
+    """Let SIGTERM stop it as Ctrl-C does, so that nothing is left running; only possible in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -79,7 +79,7 @@ def _stopped_by_sigterm() -> Iterator[None]:
 
 
 def _is_over(folder: RunFolder) -> bool:
-    """Whether there is a result, and no client that still lacks the last model."""
+    """Whether there is a result and no client still lacks the last model."""
     return read_done(folder) is not None and not folder.checkpoint.exists()
 
 
@@ -98,7 +98,7 @@ def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, 
 
 
 def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
-    """The same for a configuration that lacks nothing."""
+    """The same for a resolved configuration."""
     folder = RunFolder(out)
     with folder.claimed(resolved, fresh):
         folder.error.unlink(missing_ok=True)
@@ -107,7 +107,7 @@ def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder
     nodes = {name: out / "nodes" / name for name in resolved.names}
     missing = [node for node in nodes.values() if not (node / "identity").exists()]
     if missing and _begun(nodes):
-        raise RunError(f"{missing[0] / 'identity'} is gone, and the run cannot go on without it; {folder.remedy}")
+        raise RunError(f"{missing[0] / 'identity'} is gone, and the run cannot continue without it; {folder.remedy}")
     if missing and not _is_over(folder):
         for node in nodes.values():
             node.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -120,7 +120,7 @@ def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder
 
 
 def write_app(folder: Path, code: str = _APP) -> Path:
-    """The Flower app that runs this package, for `flwr run`; `code` makes its `server` and `client`."""
+    """Write the Flower app that runs this package, for `flwr run`; `code` defines its `server` and `client`."""
     package = folder / "paraaegis_app"
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text('"""ParaAegis on Flower."""\n')
@@ -135,7 +135,7 @@ def write_app(folder: Path, code: str = _APP) -> Path:
 
 
 def follow(processes: FlowerProcesses, run: str, folder: RunFolder, on_record: OnRecord, logs: Path) -> None:
-    """Show lines as they come, until the result is there; raises if the run ends without one."""
+    """Pass on records as they are written, until there is a result; raises if the run ends without one."""
     shown, asked, before = 0, time.monotonic(), read_done(folder)
     while True:
         over = False
@@ -145,7 +145,7 @@ def follow(processes: FlowerProcesses, run: str, folder: RunFolder, on_record: O
         for record in records[shown:]:
             on_record(record)
         shown = len(records)
-        # All nodes must come; later a run may go on with a quorum.
+        # All nodes must join; later a run can continue with a quorum.
         processes.check_alive(*(["superlink"] if _begun(processes.nodes) else []))
         if _is_over(folder) or (before is None and read_done(folder) is not None):
             return
@@ -158,11 +158,14 @@ def follow(processes: FlowerProcesses, run: str, folder: RunFolder, on_record: O
 
 
 def gather(folder: RunFolder, nodes: dict[str, Path]) -> None:
-    """Bring together what a run in one process leaves in one folder: all clients' ledgers, and the model."""
+    """Gather what a run in one process would leave in one folder: all clients' ledgers, and the model."""
     ledgers = [path for node in nodes.values() if (path := node / "ledger.jsonl").exists()]
     content = b"".join(path.read_bytes() for path in ledgers)
     if folder.ledger.exists() and len(content) < folder.ledger.stat().st_size:
-        raise RunError(f"{folder.ledger} tells of more than the silos' ledgers do, and what was spent is not forgotten")
+        raise RunError(
+            f"{folder.ledger} has {folder.ledger.stat().st_size} bytes, more than the {len(content)} of the silos' "
+            "ledgers: what was spent must not be forgotten; restore the silos' files"
+        )
     if ledgers:
         write_whole(folder.ledger, lambda file: file.write(content))
     models = [node / "model.pt" for node in nodes.values() if (node / "model.pt").exists()]

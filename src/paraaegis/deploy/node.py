@@ -1,4 +1,4 @@
-"""A silo's node: what lies in its folder, and the client that this makes in a run."""
+"""A silo's node: what its folder holds, and the client that it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from paraaegis.runs.assemble import make_client, make_parameters, short_name
 from paraaegis.runs.check import resolve
 from paraaegis.types import Arrays, Learner, Metrics, Vector
 
-WORTH = 500_000  # values that one process encrypts in about the time that another takes to start
+WORTH = 500_000  # values that one process encrypts in about the time another takes to start
 MakeLearner = Callable[[Config, str], Learner]
 SaveModel = Callable[[Config, Path, Vector], None]
 
@@ -43,19 +43,19 @@ class _Facts(msgspec.Struct):
 
 
 class LazyLearner:
-    """A learner that is made when it is first needed: half of the messages of a round do not need one."""
+    """A learner that is built when it is first needed: half of a round's messages do not need it."""
 
     def __init__(self, make: Callable[[], Learner], samples: int) -> None:
         self._make, self.samples = make, samples
 
     @cached_property
     def made(self) -> Learner:
-        """The learner itself; refused if its data is not what the node was introduced with."""
+        """The learner itself; refused if its data has changed since the node introduced itself."""
         learner = self._make()
         if learner.samples != self.samples:
             raise UpdateError(
                 f"this silo has {plural(learner.samples, 'sample')} now and had {self.samples} when its node "
-                "introduced itself: restart the run, so that all agree on weights again"
+                "introduced itself; restart the run, so that all clients agree on weights again"
             )
         return learner
 
@@ -85,17 +85,17 @@ class LazyLearner:
 
 
 def load_resolved(path: Path) -> Config:
-    """A silo's or a server's configuration; the quorum, if it is not set, is worked out by everyone alike."""
+    """A silo's or the server's configuration; if the quorum is not set, everyone computes the same one."""
     config = load_config(path)
     return resolve(config, [config.federation.min_samples])
 
 
 @dataclass
 class DeployedClient:
-    """One silo: config.toml, keys, identity, ledger.jsonl and the runs' states lie in its folder.
+    """One silo: its folder holds config.toml, keys, identity, ledger.jsonl and the states of its runs.
 
-    `make_learner` is given the configuration and the client's name. With `holdout` every client evaluates on data of
-    its own; else the first one does, on data that is no secret. Seeded noise is refused but in a `simulation`.
+    `make_learner` receives the configuration and the client's name. With `holdout` every client evaluates on its own
+    hold-out data; otherwise the first one does, on public data. Seeded noise is refused except in a `simulation`.
     """
 
     name: str
@@ -121,7 +121,7 @@ class DeployedClient:
 
     @cached_property
     def learner(self) -> LazyLearner:
-        """The silo's model and data, made when they are first needed."""
+        """The silo's model and data, loaded when they are first needed."""
         return LazyLearner(lambda: self._made, self._facts.samples)
 
     @cached_property
@@ -130,12 +130,12 @@ class DeployedClient:
 
     @cached_property
     def _facts(self) -> _Facts:
-        """What is asked of a learner in every message, as the node's last introduction found it."""
+        """What every message needs to know about the learner, as of the node's last introduction."""
         path = self.folder / "facts.json"
         if path.exists():
-            known = msgspec.json.decode(path.read_bytes(), type=_Facts)
-            if known.config == self.config.digest():
-                return known
+            facts = msgspec.json.decode(path.read_bytes(), type=_Facts)
+            if facts.config == self.config.digest():
+                return facts
         return self._find_facts()
 
     def _find_facts(self) -> _Facts:
@@ -149,41 +149,41 @@ class DeployedClient:
         return KeyFolder(self.folder)
 
     def card(self) -> dict[str, str | int | bytes | bool]:
-        """How it introduces itself: name, length of the model, and what enrolment asks for. The data is read anew."""
+        """The node's introduction: name, length of the model, and what enrolment needs. Reads the data again."""
         secrets = self._secrets
         length = self._find_facts().length
-        known: dict[str, str | bytes] = {"name": self.name, "public": secrets.public, "key_id": secrets.key_id}
-        return {**known, "length": length, "leads": secrets.leads}
+        identity: dict[str, str | bytes] = {"name": self.name, "public": secrets.public, "key_id": secrets.key_id}
+        return {**identity, "length": length, "leads": secrets.leads}
 
     def ask(self, lead_public: bytes) -> KeyRequest:
-        """Ask the lead for the federation's secrets."""
+        """A request to the lead for the federation's secrets."""
         return self._secrets.ask(lead_public)
 
     def seal(self, asking: Mapping[str, KeyRequest]) -> dict[str, bytes]:
-        """As lead: the federation's secrets and roster, sealed to approved silos."""
+        """As the lead: the federation's secrets and roster, sealed to approved silos."""
         return self._secrets.seal(asking, self.name)
 
     def open(self, sealed: bytes, lead_public: bytes) -> None:
-        """Take up secrets that the lead sealed to this silo."""
+        """Open and store the secrets that the lead sealed to this silo."""
         self._secrets.open(sealed, self.name, lead_public)
 
     @contextmanager
     def client(self, run: str) -> Iterator[ClientContext]:
-        """The node's client of a run; many values are encrypted by processes that end with the context."""
+        """The node's client in a run; the processes that encrypt long vectors end with the context."""
         config, keys = self.config, load_keys(self.folder / "keys")
         if not run.startswith(short_name(config)):
             raise ConfigError(
-                f"the run {run} is of another configuration than this silo's, {short_name(config)}: compare the "
+                f"the run {run} is of another configuration than this silo's, {short_name(config)}; compare the "
                 "config.toml here with the operator's; only the table engine and privacy.attempts may differ"
             )
         if strangers := [name for name in config.names if name not in keys.roster]:
             raise KeyFileError(
-                f"the keys of {self.name} carry no identity of {', '.join(strangers)}: let the lead approve them with "
-                "`paraaegis keys lead` and start the run again, or deal keys to all with `paraaegis keys new`"
+                f"the keys of {self.name} have no identity of {', '.join(strangers)}; let the lead approve them with "
+                "`paraaegis keys lead` and start the run again, or make keys for all with `paraaegis keys new`"
             )
         if keys.roster[self.name] != load_identity(self.folder / "identity")[1]:
             raise KeyFileError(
-                f"the keys know {self.name} by another identity than lies in {self.folder}: enrol it again"
+                f"the keys contain another identity for {self.name} than {self.folder} does; enrol it again"
             )
         length = self._facts.length
         method = method_of(config)
@@ -196,51 +196,51 @@ class DeployedClient:
             ledger, identity = self._ledger(config), load_identity(self.folder / "identity")
             yield replace(
                 make_client(config, parameters, self.name, self.learner, keys, half, ledger, self.holdout, identity),
-                spend=self._spend,
-                tells=self._tells(config),
-                note=lambda number, metrics: self._note(run, number, metrics),
+                erase_root=self._erase_root,
+                report_fields=self._report_fields(config),
+                log_metrics=lambda number, metrics: self._log_metrics(run, number, metrics),
             )
 
     def _ledger(self, config: Config) -> Ledger:
-        """What this silo has released, under whatever name; refused where it is gone after a run."""
+        """What this silo has released, under any name; refused if the file is gone or shorter than a run left it."""
         path = self.folder / "ledger.jsonl"
         if self.spent < (least := most_spent(self.folder / "runs")):
             raise RunError(
                 f"{path} is gone, cut or an older copy: {self.name} took part in a run that left {least} bytes there, "
-                f"now there are {self.spent}. What it spent cannot be known; bring the file back"
+                f"now there are {self.spent}. The privacy spent is unknown; restore the file"
             )
         path.touch(mode=0o600)
         return Ledger(budget(config), path, one_owner=True)
 
     @property
     def spent(self) -> int:
-        """How long its ledger is, in bytes."""
+        """The size of its ledger in bytes."""
         path = self.folder / "ledger.jsonl"
         return path.stat().st_size if path.exists() else 0
 
-    def _tells(self, config: Config) -> frozenset[str]:
-        """What its reports carry. Metrics on data that is no secret are told always; with seeded noise all is."""
+    def _report_fields(self, config: Config) -> frozenset[str]:
+        """What its reports include: metrics on public data always; with seeded noise, everything."""
         simulated = config.privacy.noise == "seeded"
         metrics = config.engine.share_metrics or not self.holdout
-        told = {"metrics": metrics or simulated, "seconds": config.engine.share_seconds or simulated}
-        return frozenset(name for name, tell in told.items() if tell)
+        shared = {"metrics": metrics or simulated, "seconds": config.engine.share_seconds or simulated}
+        return frozenset(name for name, included in shared.items() if included)
 
-    def _note(self, run: str, number: int, metrics: Metrics) -> None:
-        """Keep metrics for this silo's people, whether the server is told or not."""
+    def _log_metrics(self, run: str, number: int, metrics: Metrics) -> None:
+        """Write metrics to a file of this silo, whether or not the server gets them."""
         with (self.folder / "metrics.jsonl").open("ab") as file:
             file.write(msgspec.json.encode({"run": run, "round": number, "metrics": metrics}) + b"\n")
 
-    def _spend(self, root: Root) -> None:
-        """Erase the root of a run that begins; that of seeded noise, which can be replayed, is kept."""
+    def _erase_root(self, root: Root) -> None:
+        """Erase the root of a run that begins; with seeded noise, which must be replayable, it is kept."""
         if self.config.privacy.noise == "secret":
-            self._secrets.spend(root)
+            self._secrets.erase_root(root)
 
     def finished(self, state: ClientState) -> None:
-        """Keep the final model."""
+        """Save the final model."""
         if self.save_model is not None:
             self.save_model(self.config, self.folder / "model.pt", state.weights)
 
 
 def evaluators(config: Config, holdout: bool) -> tuple[str, ...]:
-    """Who reports metrics: everyone from its own hold-out, or the first client on public data."""
+    """Who reports metrics: every client on its own hold-out data, or the first one on public data."""
     return config.names if holdout else config.names[:1]

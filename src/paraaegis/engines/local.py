@@ -13,9 +13,10 @@ from paraaegis.parallel import threads
 from paraaegis.protocol.client import start, step
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.messages import Frames, pack, unpack
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import Exchange, Reply, RoundServer
 from paraaegis.protocol.server import drive, serve
-from paraaegis.protocol.state import ClientState, RoundRecord, ServerState
+from paraaegis.protocol.state import ClientState, ServerState
 
 
 class LocalTransport:

@@ -1,14 +1,14 @@
-"""What ties a round's messages together, so that a server that lies is caught.
+"""Binds a round's messages to each other, so that a lying server is caught.
 
-    view      H(configuration, roster, every client's weight, model, chain): what a client believes as a round begins
-    chain     H(chain before, outcome of the round), void rounds too: what a client was told so far
-    context   H(view, elected set) of one round and attempt, which every upload's pad is bound to
+    view      H(configuration, roster, every client's weight, model, chain): what a client believes when a round begins
+    chain     H(previous chain, outcome of the round), void rounds included: everything a client has been told so far
+    context   H(view, elected set) of one round and attempt; the pad of every upload is bound to it
     tag       a linear MAC over what a client sends (crypto/mac.py); the server adds tags, clients check the sum
 
-Clients that were told different things have different views, so their uploads never pass a check together. The set of
-clients in a sum is bound by the pads: the check adds those of the clients that the aggregate names, each with the
-nonce of its upload. Whoever holds the clients' common keys can make tags: this is against the server, not against a
-server that a client helps.
+Clients that were told different things have different views, so a sum of their uploads never passes the check. The pads
+bind the set of clients in a sum: the check adds the pads of the clients that the aggregate names, each with the nonce
+of its upload. Anyone with the clients' shared keys can make tags, so this protects against the server, but not against
+a server that a client helps.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from paraaegis.protocol.messages import VERSION, Aggregate, Begin, Finish, Recei
 from paraaegis.protocol.state import ClientState
 from paraaegis.types import FixedPoint, Mask
 
-_TEST_ORDER = 1024  # values of the order that a client proves to draw like the others
-MOST_SAMPLES = 2**40  # of one client: the total of a thousand still fits a 64-bit word
+_TEST_ORDER = 1024  # length of a test order, which shows that all clients draw orders in the same way
+MOST_SAMPLES = 2**40  # per client: the total of a thousand clients still fits in a 64-bit word
 
 
 def view(client: ClientContext, state: ClientState, model: bytes) -> bytes:
-    """What this client believes before it trains, on a model of this digest: equal where clients may be mixed."""
+    """What this client believes before it trains on the model with this digest; clients in one sum must agree on it."""
     parameters = client.parameters
-    told = state.counts.tolist(), model, state.chain
-    return _hash(VERSION, parameters.run, parameters.config, parameters.clients, _roster(client), *told)
+    received = state.counts.tolist(), model, state.chain
+    return _hash(VERSION, parameters.run, parameters.config, parameters.clients, _roster(client), *received)
 
 
-def seen_in(client: ClientContext, state: ClientState, number: int) -> str:
-    """The view in round `number`, which this client may have been away from."""
+def view_in_round(client: ClientContext, state: ClientState, number: int) -> str:
+    """The view in round `number`, even if this client took no part in it."""
     return state.view if state.number == number else view(client, state, digest(state.weights)).hex()
 
 
-def chained(state: ClientState, aggregate: Aggregate) -> str:
-    """The chain after a round with this outcome. The tag stands for the sum; without keys nothing does."""
+def chain_after(state: ClientState, aggregate: Aggregate) -> str:
+    """The chain after a round with this outcome. It covers the sum by its tag; without keys there is no tag."""
     void = aggregate.payload is None
     outcome = (aggregate.number, aggregate.attempt, void, aggregate.clients, aggregate.nonces, aggregate.tag)
     return _hash(state.chain, *outcome).hex()
 
 
-def content_of(aggregate: Aggregate, elected: Mask | None) -> str:
-    """A digest of a sum as it was received; refuses damaged bytes, which may be sent again."""
+def digest_of_sum(aggregate: Aggregate, elected: Mask | None) -> str:
+    """The digest of a sum as it was received; refuses damaged bytes, which the server may send again."""
     outcome = aggregate.number, aggregate.attempt, aggregate.clients, aggregate.nonces, aggregate.tag
     whole = hashlib.sha256(msgspec.msgpack.encode(outcome))
     if elected is not None:
@@ -73,7 +73,7 @@ def content_of(aggregate: Aggregate, elected: Mask | None) -> str:
 def sign(
     client: ClientContext, state: ClientState, step: bytes, parts: Sequence[FixedPoint], elected: Mask | None
 ) -> tuple[bytes, bytes]:
-    """The nonce and tag of an upload of these whole numbers; both are empty for a method without keys."""
+    """The nonce and tag of an upload of these integers; both are empty for a method without keys."""
     if not client.keyed:
         return b"", b""
     nonce, weight = mac.new_nonce(), client.parameters.weight(client.learner.samples)
@@ -85,7 +85,7 @@ def sign(
 def verify(
     client: ClientContext, state: ClientState, aggregate: Aggregate, parts: Sequence[FixedPoint], elected: Mask | None
 ) -> None:
-    """Refuse a sum that is not that of the uploads of the clients which the aggregate names."""
+    """Refuse a sum that is not the sum of the uploads of the clients that the aggregate names."""
     if not client.keyed:
         return
     step = state.keys.at(aggregate.number, aggregate.attempt).step
@@ -101,7 +101,7 @@ def verify(
 
 
 def check_members(client: ClientContext, state: ClientState, aggregate: Aggregate) -> None:
-    """Refuse a sum over too few clients, over others than the round's, or with an upload that it never made."""
+    """Refuse a sum over too few clients, over clients not in the round, or with an upload this client never made."""
     parameters, names = client.parameters, aggregate.clients
     members = parameters.members(aggregate.number)
     if len(names) < parameters.quorum or names != tuple(name for name in members if name in names):
@@ -112,8 +112,8 @@ def check_members(client: ClientContext, state: ClientState, aggregate: Aggregat
     nonce, tag_bytes = (mac.NONCE_BYTES, mac.TAG_BYTES) if client.keyed else (0, 0)
     if [*map(len, aggregate.nonces), len(aggregate.tag)] != [nonce] * len(names) + [tag_bytes]:
         raise ProtocolError(
-            f"round {aggregate.number} should come with a nonce of {nonce} bytes for each of its {len(names)} clients "
-            f"and a tag of {tag_bytes}, got {len(aggregate.nonces)} nonces and a tag of {len(aggregate.tag)}"
+            f"round {aggregate.number} should have a nonce of {nonce} bytes for each of its {len(names)} clients and a "
+            f"tag of {tag_bytes} bytes, got {len(aggregate.nonces)} nonces and a tag of {len(aggregate.tag)} bytes"
         )
     if client.keyed and client.name in names and state.number == aggregate.number:
         own = aggregate.nonces[names.index(client.name)].hex()
@@ -122,12 +122,12 @@ def check_members(client: ClientContext, state: ClientState, aggregate: Aggregat
 
 
 def weight_of(client: ClientContext, state: ClientState, aggregate: Aggregate) -> int:
-    """The summed weight of the clients in an aggregate."""
+    """The total weight of the clients in an aggregate."""
     return int(sum(state.counts[client.parameters.clients.index(name)] for name in aggregate.clients))
 
 
 def prove_count(client: ClientContext) -> dict[str, bytes]:
-    """For each fellow client a proof of this one's weight, which only the two of them can make."""
+    """For each fellow client, a proof of this client's weight that only the two of them can compute."""
     if client.parameters.uniform or not client.keyed:
         return {}
     weight = client.parameters.weight(client.learner.samples)
@@ -138,34 +138,37 @@ def prove_count(client: ClientContext) -> dict[str, bytes]:
     }
 
 
-def prove_once(client: ClientContext, public: bytes, applied: int) -> dict[str, bytes]:
-    """For each fellow client a proof that this one-time key is this client's, after `applied` rounds."""
+def prove_one_time_key(client: ClientContext, public: bytes, applied: int) -> dict[str, bytes]:
+    """For each fellow client, a proof that this client made this one-time key after `applied` rounds."""
     peers = [peer for peer in client.parameters.clients if peer != client.name]
-    return {peer: client.prove_to(peer, "one-time key", client.name, _once(public, applied)) for peer in peers}
+    return {
+        peer: client.prove_to(peer, "one-time key", client.name, _one_time_key_content(public, applied))
+        for peer in peers
+    }
 
 
-def is_once(client: ClientContext, peer: str, receiver: Receiver) -> bool:
-    """Whether a fellow client made this one-time key after that many rounds."""
-    expected = client.prove_to(peer, "one-time key", peer, _once(receiver.once, receiver.applied))
+def verify_one_time_key(client: ClientContext, peer: str, receiver: Receiver) -> bool:
+    """Whether a fellow client made this one-time key after as many rounds as it says."""
+    expected = client.prove_to(peer, "one-time key", peer, _one_time_key_content(receiver.once, receiver.applied))
     return hmac.compare_digest(receiver.proof, expected)
 
 
-def _once(public: bytes, applied: int) -> bytes:
+def _one_time_key_content(public: bytes, applied: int) -> bytes:
     return applied.to_bytes(8, "little") + public
 
 
 def proof_of_keys(client: ClientContext, keys: Ratchet) -> str:
-    """What only a client with a run's keys can say: equal where keys, roster and the way to draw orders are equal."""
+    """A proof of having a run's keys: equal at all clients with the same keys, roster and way of drawing orders."""
     test = secret_order(keys.step, _TEST_ORDER).tobytes()
     return tag(derive(keys.step, "joined"), test, _hash(_roster(client))).hex()
 
 
 def take_counts(client: ClientContext, state: ClientState, message: Begin | Finish) -> ClientState:
-    """The state with every client's weight, each proved by that client; they are fixed for a run."""
+    """The state with every client's weight, each proved by that client. Weights are fixed for a run."""
     parameters, own = client.parameters, client.parameters.weight(client.learner.samples)
-    if state.counts.size and (began := state.counts[parameters.clients.index(client.name)]) != own:
+    if state.counts.size and (initial := state.counts[parameters.clients.index(client.name)]) != own:
         raise ProtocolError(
-            f"{client.name} began this run with {plural(began, 'sample')} and has {own} now: begin a new run"
+            f"{client.name} had {plural(initial, 'sample')} when this run began and has {own} now; start a new run"
         )
     if state.counts.size and not message.counts:
         return state
@@ -173,17 +176,19 @@ def take_counts(client: ClientContext, state: ClientState, message: Begin | Fini
     least = max(1, 0 if parameters.uniform else parameters.min_samples)
     if tuple(counts) != parameters.clients:
         raise ProtocolError(
-            f"sample counts of {', '.join(parameters.clients)} were expected, "
-            f"got those of {', '.join(counts) or 'nobody'}"
+            f"expected sample counts of {', '.join(parameters.clients)}, got those of {', '.join(counts) or 'nobody'}"
         )
-    if odd := [(name, count) for name, count in counts.items() if not least <= count <= MOST_SAMPLES]:
-        raise ProtocolError(f"a sample count lies within {least} and {MOST_SAMPLES}, got {odd[0][1]} for {odd[0][0]}")
-    known = np.array(list(counts.values()), dtype=np.int64)
-    if counts[client.name] != own or (state.counts.size and not np.array_equal(state.counts, known)):
-        raise ProtocolError(f"sample counts are fixed for a run; {client.name} has {own}, others were received")
+    if wrong := [(name, count) for name, count in counts.items() if not least <= count <= MOST_SAMPLES]:
+        name, count = wrong[0]
+        raise ProtocolError(f"a sample count must be between {least} and {MOST_SAMPLES}, got {count} for {name}")
+    weights = np.array(list(counts.values()), dtype=np.int64)
+    if counts[client.name] != own or (state.counts.size and not np.array_equal(state.counts, weights)):
+        raise ProtocolError(
+            f"sample counts are fixed for a run; {client.name} has {own}, but different ones were received"
+        )
     if not state.counts.size and not parameters.uniform and client.keyed:
         _check_proofs(client, counts, message.proofs)
-    return replace(state, counts=known)
+    return replace(state, counts=weights)
 
 
 def _check_proofs(client: ClientContext, counts: Mapping[str, int], proofs: Mapping[str, bytes]) -> None:

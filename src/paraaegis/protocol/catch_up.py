@@ -1,4 +1,4 @@
-"""What each client has to be told: who it is to the others, which rounds it lacks, and how it gets them."""
+"""Bringing clients up to date: the roll call, the aggregates that a client missed, or a peer's model instead."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from paraaegis.protocol.messages import (
     SnapshotRequest,
     expect,
 )
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import RoundServer, Steps, same
-from paraaegis.protocol.state import RoundRecord
 
 
 def roll_call(server: RoundServer) -> RollCall:
-    """Ask who is present, with a proof of the run's keys."""
+    """The message that asks who is present, with a proof of the run's keys."""
     return RollCall(round_id=server.parameters.round_id(0), root=server.state.root, joined=server.state.agreed[1])
 
 
@@ -45,13 +45,18 @@ def _enter(server: RoundServer, client: str, hello: Hello) -> None:
     parameters, state = server.parameters, server.state
     if hello.weight < (least := max(1, 0 if parameters.uniform else parameters.min_samples)):
         raise ProtocolError(f"{client} has {plural(hello.weight, 'sample')}, needs at least {least}")
-    if (known := state.weights.get(client, hello.weight)) != hello.weight:
-        raise ProtocolError(f"{client} came back with other sample counts: {known} became {hello.weight}")
+    if (enrolled := state.weights.get(client, hello.weight)) != hello.weight:
+        raise ProtocolError(
+            f"{client} returned with a different sample count: it had {enrolled} and has {hello.weight} now"
+        )
     if hello.proofs and set(hello.proofs) != {*parameters.clients} - {client}:
-        raise ProtocolError(f"{client} should prove its sample count to every other client, got {list(hello.proofs)}")
+        raise ProtocolError(
+            f"{client} should prove its sample count to every other client, got proofs for {list(hello.proofs)}"
+        )
     if hello.applied > state.number:
         raise ProtocolError(
-            f"{client} is past round {hello.applied}, the server's state is of round {state.number}: it is old"
+            f"{client} has applied round {hello.applied}, but the server's state ends at round {state.number}: "
+            "the server's state is out of date"
         )
     if _is_past(server, hello):
         server.keyless.add(client)
@@ -60,37 +65,37 @@ def _enter(server: RoundServer, client: str, hello: Hello) -> None:
         state.agreed, state.root = (hello.model, hello.joined), hello.root
     server.one_time_keys[client] = hello.once
     state.weights[client], state.proofs[client] = hello.weight, hello.proofs
-    state.seen[client], server.told[client] = hello.applied, (state.number, hello.holds)
-    server.doubtful.discard(client)
+    state.seen[client], server.known_positions[client] = hello.applied, (state.number, hello.holds)
+    server.needs_roll_call.discard(client)
 
 
 def _is_past(server: RoundServer, hello: Hello) -> bool:
-    """Whether a client's keys are later ones than this run's."""
+    """Whether a client's keys are later than this run's."""
     return bool(server.state.agreed[1]) and hello.root > server.state.root
 
 
 def missed(server: RoundServer, client: str) -> tuple[Aggregate, ...]:
-    """The aggregates that this client has not seen and no peer's model holds, without what it knows of them."""
-    told, holds = server.told.get(client, (0, 0))
+    """The aggregates that this client still needs, each without its elected positions if the client knows them."""
+    said_in, holds = server.known_positions.get(client, (0, 0))
     seen = max(server.state.seen[client], server.rescues[client].applied if client in server.rescues else 0)
 
-    def known(past: Aggregate) -> bool:
-        return client in past.clients and (past.number > told or past.number == holds)
+    def knows_positions(past: Aggregate) -> bool:
+        return client in past.clients and (past.number > said_in or past.number == holds)
 
     return tuple(
-        msgspec.structs.replace(past, elected=None) if known(past) else past
+        msgspec.structs.replace(past, elected=None) if knows_positions(past) else past
         for past in server.state.history
         if past.number > seen
     )
 
 
 def rescue(server: RoundServer, record: RoundRecord, round_id: RoundId, clients: Collection[str]) -> Steps:
-    """Where the kept aggregates no longer reach a client, ask the one that is furthest for its model.
+    """If the kept aggregates no longer go back far enough for a client, ask the most advanced peer for its model.
 
-    A silent client is not waited upon: it says what it lacks when it is back, and gets it in the next round.
+    The server does not wait for a silent client: it says what it lacks when it is back, and gets it in the next round.
     """
     server.rescues, server.one_time_keys = {}, {}
-    asked = server.doubtful | set(_late(server, clients))  # a one-time key is good until the next message
+    asked = server.needs_roll_call | set(_late(server, clients))  # a one-time key is valid until the next message
     yield from _recall(server, record, [client for client in clients if client in asked - server.silent])
     late = [client for client in _late(server, clients) if client in server.one_time_keys]
     if not late:
@@ -118,19 +123,19 @@ def rescue(server: RoundServer, record: RoundRecord, round_id: RoundId, clients:
 
 
 def _late(server: RoundServer, clients: Collection[str]) -> list[str]:
-    """Clients that the kept aggregates do not reach, or that have no keys of this run."""
+    """Clients for which the kept aggregates do not go back far enough, or that have no keys for this run."""
     oldest = min((past.number for past in server.state.history), default=1)
     return [client for client in clients if server.state.seen[client] + 1 < oldest or client in server.keyless]
 
 
 def _recall(server: RoundServer, record: RoundRecord, clients: Collection[str]) -> Steps:
-    """Ask again what these have: one that lost its disk is further behind than it was."""
+    """Ask these clients again what they have: one that lost its disk is further behind than it was."""
     round_id = server.parameters.round_id(0)
 
     def take(client: str, reply: Message) -> None:
         try:
             welcome(server, {client: expect(reply, Hello, round_id)})
-        except DriftError as error:  # one of them alone does not stop the others
+        except DriftError as error:  # one that differs does not stop the others
             raise ProtocolError(str(error)) from error
 
     if clients:
@@ -140,27 +145,27 @@ def _recall(server: RoundServer, record: RoundRecord, clients: Collection[str]) 
 def _ask_aside(
     server: RoundServer, record: RoundRecord, messages: Mapping[str, Message], take: Callable[[str, Message], None]
 ) -> Steps:
-    """An exchange before the round's own, which drops nobody: who does not answer this may still train."""
+    """An exchange before the round's own, which drops nobody: a client that does not answer it may still train."""
     before = dict(record.dropped)
     yield from server.ask(record, messages, take)
     record.dropped = before
 
 
 def called(server: RoundServer, members: Collection[str]) -> list[str]:
-    """Who hears of a round: members, who train in it, and evaluators, who only report."""
-    informed = {*members, *server.parameters.evaluators} - {*server.state.ended}
-    return [client for client in server.parameters.clients if client in informed]
+    """Who is called in a round: members, who train, and evaluators, who only report."""
+    wanted = {*members, *server.parameters.evaluators} - {*server.state.ended}
+    return [client for client in server.parameters.clients if client in wanted]
 
 
 def ready(server: RoundServer, record: RoundRecord, clients: Collection[str]) -> list[str]:
-    """Those of these clients that have this run's keys, or are given them now; the others are named in the line."""
+    """Those of these clients that have this run's keys or get them now; the record lists the others as dropped."""
     lacking = server.keyless - server.rescues.keys()
-    record.dropped.update({client: "has no keys of this run yet" for client in clients if client in lacking})
+    record.dropped.update({client: "has no keys for this run yet" for client in clients if client in lacking})
     return [client for client in clients if client not in lacking]
 
 
 def begins(server: RoundServer, record: RoundRecord, round_id: RoundId, members: Collection[str]) -> dict[str, Message]:
-    """The round's first messages."""
+    """The first message of a round to each client."""
     return {
         client: Begin(
             round_id=round_id,
@@ -175,13 +180,13 @@ def begins(server: RoundServer, record: RoundRecord, round_id: RoundId, members:
 
 
 def counts(server: RoundServer, client: str) -> dict[str, int]:
-    """Every client's weight, for one that has not applied a round yet: from then on it knows them."""
+    """Every client's weight, for a client that has not applied a round yet; later it knows them."""
     if server.parameters.uniform or server.state.seen[client]:
         return {}
     return {name: server.state.weights[name] for name in server.parameters.clients}
 
 
 def proofs(server: RoundServer, client: str) -> dict[str, bytes]:
-    """What the others prove these weights by, to this client."""
+    """The other clients' proofs of these weights, made for this client."""
     made = server.state.proofs if counts(server, client) else {}
     return {name: proof[client] for name, proof in made.items() if client in proof}

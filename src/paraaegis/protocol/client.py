@@ -1,8 +1,8 @@
-"""A client as one step per message, over a state that can be put on disk in between: Idle → Voted → Sent → Idle.
+"""A client: one step per message, on a state that can be stored in between: Idle → Voted → Sent → Idle.
 
 A client trusts its own configuration, not the server: it derives the number of votes and the noise itself and refuses
-what contradicts them. An error leaves the caller with the old state. A check that needs a key and fails ends the run
-for this client: whether it accepts or refuses must not be a question that a server can ask twice.
+messages that contradict them. After an error the caller still has the old state. If a check that needs a key fails,
+the run is over for this client: a server must not be able to probe twice what a client accepts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paraaegis.privacy.ledger import METRICS, SECONDS
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.binding import take_counts
 from paraaegis.protocol.client_context import ClientContext
-from paraaegis.protocol.joining import hello, rescued, settled, snapshot
+from paraaegis.protocol.joining import apply_rescue, clear_finished_round, hello, snapshot
 from paraaegis.protocol.messages import (
     Aggregate,
     Begin,
@@ -51,8 +51,8 @@ def step(
 ) -> tuple[ClientState, Message]:
     """Answer one message. Once a check has failed, every answer is the same.
 
-    `keep` is given the state as soon as going back would let the server ask the same again: after each sum that was
-    checked, and when a ballot is used up. It holds even if the rest of the step fails.
+    `keep` receives each state that must not be undone, since the server could then repeat a question: before and after
+    a sum is checked, and when a ballot is used up. That state is valid even if the rest of the step fails.
     """
     if state.phase == "ended":
         return state, Ended(round_id=message.round_id)
@@ -93,10 +93,10 @@ def _begin(client: ClientContext, state: ClientState, message: Begin, keep: Keep
     expect(message, Begin, round_id)
     _check_begin(client, state, message)
     if client.keyed:
-        in_background(warm)  # a fresh process has more to do before it needs it
-    watch = Stopwatch()  # its dict is the report's: phases that follow are in it when the reply is packed
+        in_background(warm)  # a new process has other work to do before it needs this
+    watch = Stopwatch()  # the report shares its dict, so later phases are in it when the reply is packed
     state = take_counts(client, state, message)
-    state = replace(rescued(client, state, message.rescue), once=b"")
+    state = replace(apply_rescue(client, state, message.rescue), once=b"")
     state, report = _catch_up(client, state, message.aggregates, number - 1, watch, keep)
     if not message.train:
         return state, ReportOnly(round_id=round_id, report=report)
@@ -108,24 +108,24 @@ def _begin(client: ClientContext, state: ClientState, message: Begin, keep: Keep
 
 
 def _exhausted(client: ClientContext, number: int, attempt: int, model: bytes) -> str:
-    """Why this client does not answer once more for this state of the model, in whatever run; empty if it does."""
+    """Why this client does not answer again for this state of the model, in any run; empty if it does."""
     answered = client.ledger.answers(client.name, model.hex()) - {(client.parameters.run, number, attempt)}
     if len(answered) < client.parameters.attempts:
         return ""
     return (
-        f"{client.name} has trained {len(answered)} times on this state of the model, and each time the server learnt "
-        f"something: privacy.attempts = {client.parameters.attempts} allows no more. Raise it in this silo's "
-        "configuration, or begin a run with another seed"
+        f"{client.name} has trained {len(answered)} times on this state of the model, and the server learned something "
+        f"each time; privacy.attempts = {client.parameters.attempts} allows no more. Raise it in this client's "
+        "configuration, or start a run with another seed"
     )
 
 
 def _elected(client: ClientContext, state: ClientState, message: Elected, keep: Keep) -> tuple[ClientState, Message]:
     if state.phase != "voted":
-        raise ProtocolError(f"Elected came while {client.name} is {state.phase}, not voted")
+        raise ProtocolError(f"{client.name} received Elected, but its phase is {state.phase}, not voted")
     expect(message, Elected, client.parameters.round_id(state.number, state.attempt))
     in_background(warm)
     elected = unpack_positions(message.positions, client.parameters.k(state.number), client.parameters.length)
-    keep(replace(state, phase="elected", upload_context=None))  # one ballot is answered with one set
+    keep(replace(state, phase="elected", upload_context=None))  # a ballot has one outcome
     watch = Stopwatch()
     report = Report(state.applied, seconds=client.timed(watch))
     return algorithm.protect_and_send(client, state, elected, report, watch)
@@ -133,9 +133,7 @@ def _elected(client: ClientContext, state: ClientState, message: Elected, keep: 
 
 def _survivors(client: ClientContext, state: ClientState, message: Survivors) -> tuple[ClientState, Message]:
     if state.phase != "sent" or state.share is None:
-        raise ProtocolError(
-            f"Survivors came while {client.name} is {state.phase}; it is answered once, after an upload"
-        )
+        raise ProtocolError(f"Survivors is answered once, after an upload; the phase of {client.name} is {state.phase}")
     round_id = client.parameters.round_id(state.number, state.attempt)
     expect(message, Survivors, round_id)
     row = sum_shares(client, state, state.share, message)
@@ -149,7 +147,7 @@ def _finish(client: ClientContext, state: ClientState, message: Finish, keep: Ke
     if not 1 <= last <= client.parameters.rounds:
         raise ProtocolError(f"a run ends after one of its rounds 1 to {client.parameters.rounds}, got {last}")
     state = take_counts(client, state, message)
-    state = replace(rescued(client, state, message.rescue), once=b"")
+    state = replace(apply_rescue(client, state, message.rescue), once=b"")
     state, report = _catch_up(client, state, message.aggregates, last, Stopwatch(), keep)
     return state, ReportOnly(round_id=round_id, report=report)
 
@@ -162,48 +160,51 @@ def _catch_up(
     watch: Stopwatch,
     keep: Keep,
 ) -> tuple[ClientState, Report]:
-    """Lines 19 to 23 for each round that this client has not applied, then its metrics."""
+    """Lines 19 to 23 for each round that this client has not applied yet, then its metrics."""
     with watch("reveal"):
         for aggregate in aggregates:
             if aggregate.number == state.applied + 1:
-                state = settled(algorithm.apply_outcome(client, state, aggregate, keep))
+                state = clear_finished_round(algorithm.apply_outcome(client, state, aggregate, keep))
                 keep(state)
     if state.applied != until:
-        came = [aggregate.number for aggregate in aggregates]
-        raise ProtocolError(f"{client.name} needs the aggregates of rounds {state.applied + 1} to {until}, got {came}")
+        numbers = [aggregate.number for aggregate in aggregates]
+        raise ProtocolError(
+            f"{client.name} needs the aggregates of rounds {state.applied + 1} to {until}, got {numbers}"
+        )
     with watch("evaluate"):
         metrics = _measured(client, state) if state.applied else {}
     if metrics:
-        client.note(state.applied, metrics)
-    if "metrics" not in client.tells:
+        client.log_metrics(state.applied, metrics)
+    if "metrics" not in client.report_fields:
         metrics = {}
-    told = ([METRICS] if metrics and client.holdout else []) + ([SECONDS] if client.reports_seconds else [])
-    client.ledger.record(client.releases(state.applied, 0, told))
+    released = ([METRICS] if metrics and client.holdout else []) + ([SECONDS] if client.reports_seconds else [])
+    client.ledger.record(client.releases(state.applied, 0, released))
     return state, Report(state.applied, metrics, client.timed(watch))
 
 
 def _measured(client: ClientContext, state: ClientState) -> Metrics:
-    found = client.learner.evaluate(algorithm.read_only(state.weights))
+    metrics = client.learner.evaluate(algorithm.read_only(state.weights))
     try:
-        return {str(name): float(value) for name, value in found.items()}
+        return {str(name): float(value) for name, value in metrics.items()}
     except (AttributeError, TypeError, ValueError) as error:
-        came = type(found).__name__ if not isinstance(found, dict) else {type(one).__name__ for one in found.values()}
-        raise UpdateError(f"evaluate of {client.name} must return a dict of numbers by name, got {came}") from error
+        kind = type(metrics).__name__
+        kinds = {type(one).__name__ for one in metrics.values()} if isinstance(metrics, dict) else kind
+        raise UpdateError(f"evaluate of {client.name} must return a dict of numbers by name, got {kinds}") from error
 
 
 def _check_begin(client: ClientContext, state: ClientState, message: Begin) -> None:
     number, attempt = message.round_id.number, message.round_id.attempt
     if not 1 <= number <= client.parameters.rounds:
-        raise ProtocolError(f"rounds go from 1 to {client.parameters.rounds}, got {number}")
-    came, answered = (number, attempt), (state.number, state.attempt)
-    if came < answered or (came == answered and not client.simulated):  # a simulation that was interrupted is replayed
+        raise ProtocolError(f"rounds are numbered 1 to {client.parameters.rounds}, got {number}")
+    asked, answered = (number, attempt), (state.number, state.attempt)
+    if asked < answered or (asked == answered and not client.simulated):  # an interrupted simulation is replayed
         raise ProtocolError(
-            f"{client.name} answered round {state.number}, attempt {state.attempt} already; it answers each once and "
-            f"in order, got round {number}, attempt {attempt}"
+            f"{client.name} has already answered round {state.number}, attempt {state.attempt}; it answers each once "
+            f"and in order, got round {number}, attempt {attempt}"
         )
     if message.train and client.name not in client.parameters.members(number):
-        raise ProtocolError(f"{client.name} is not drawn for round {number} and does not train in it")
+        raise ProtocolError(f"{client.name} was not drawn for round {number}, so it does not train in it")
     if not (state.number or state.applied) and state.line != client.root.line and message.rescue is None:
-        raise ProtocolError(f"the keys of {client.name} were rotated since it joined this run: begin a new run")
+        raise ProtocolError(f"the keys of {client.name} were rotated after it joined this run; start a new run")
     if message.train and state.opened == number and not client.simulated:
-        raise ProtocolError(f"{client.name} gave out shares in round {number}: its update counts as sent")
+        raise ProtocolError(f"{client.name} gave out shares in round {number}, so its update counts as sent")

@@ -1,4 +1,4 @@
-"""How a guard's grid steps travel: as they are, or encrypted."""
+"""How a mechanism's steps are sent: as they are, or encrypted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paraaegis.types import FixedPoint, Payload
 
 
 class Encoding(Protocol):
-    """How a guard's grid steps travel."""
+    """How a mechanism's steps (see fixed_point.py) are sent."""
 
     @property
     def hides(self) -> bool:
@@ -23,30 +23,30 @@ class Encoding(Protocol):
 
     @property
     def step(self) -> float:
-        """What a value is rounded to."""
+        """The step that values are rounded to."""
 
     def rounded(self, steps: FixedPoint) -> FixedPoint:
         """The steps as they will be summed."""
 
     def pack(self, steps: FixedPoint, clients: int, key: bytes) -> Payload:
-        """Rounded steps of one client as bytes, under the key of the round and attempt."""
+        """One client's rounded steps as bytes, under the key of the round and attempt."""
 
     def unpack(self, payload: Payload, key: bytes) -> FixedPoint:
         """The summed steps of an aggregate."""
 
 
 class Plain:
-    """Grid steps as they are."""
+    """Steps in clear."""
 
     hides = False
     step = STEP
 
     def rounded(self, steps: FixedPoint) -> FixedPoint:
-        """As they are."""
+        """The steps, unchanged."""
         return steps
 
     def pack(self, steps: FixedPoint, clients: int, key: bytes) -> Payload:  # noqa: ARG002
-        """4 bytes per value, 8 in chunks with large ones."""
+        """The steps at 4 bytes per value, 8 in chunks with large values."""
         return Payload("grid", steps.size, pack_fixed_point(steps))
 
     def unpack(self, payload: Payload, key: bytes) -> FixedPoint:  # noqa: ARG002
@@ -57,20 +57,20 @@ class Plain:
 
 @dataclass(frozen=True)
 class Ckks:
-    """Grid steps under CKKS: exact on the profile's grid. Every round and attempt has a secret key of its own."""
+    """Steps under CKKS, exact on the profile's grid. Every round and attempt has its own secret key."""
 
     profile: Profile
     pool: SecretPool | None = None
     hides: bool = True
-    _secrets: SingleFlight = field(default_factory=SingleFlight, repr=False)  # clients of one process have the same
+    _secrets: SingleFlight = field(default_factory=SingleFlight, repr=False)  # shared by the clients of one process
 
     @property
     def step(self) -> float:
-        """The profile's."""
+        """The profile's step."""
         return self.profile.step
 
     def rounded(self, steps: FixedPoint) -> FixedPoint:
-        """On the profile's grid."""
+        """The steps rounded to the profile's grid."""
         return rounded(self.profile, steps)
 
     def pack(self, steps: FixedPoint, clients: int, key: bytes) -> Payload:

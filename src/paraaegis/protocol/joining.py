@@ -1,4 +1,4 @@
-"""How a client joins a run and is brought back to it: the roll call, the keys, a peer's model."""
+"""How a client joins a run and returns to it: the roll call, the keys, a peer's model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paraaegis.crypto.sealed_box import new_pair, public_of
 from paraaegis.crypto.shuffle import digest
 from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.privacy.ledger import SAMPLES
-from paraaegis.protocol.binding import is_once, proof_of_keys, prove_count, prove_once
+from paraaegis.protocol.binding import proof_of_keys, prove_count, prove_one_time_key, verify_one_time_key
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.messages import Hello, OneTimeKey, Rescue, RollCall, Snapshot, SnapshotRequest, expect
 from paraaegis.protocol.round import checked
@@ -22,7 +22,7 @@ from paraaegis.types import Blob
 
 
 class SnapshotContent(msgspec.Struct, frozen=True, array_like=True):
-    """What a client that fell far behind is given by a peer."""
+    """What a peer seals in a Snapshot for a client that fell far behind."""
 
     chains: str
     line: bytes
@@ -33,7 +33,7 @@ class SnapshotContent(msgspec.Struct, frozen=True, array_like=True):
 
 
 def hello(client: ClientContext, state: ClientState, message: RollCall) -> tuple[ClientState, Hello]:
-    """Say who this client is and which keys it has; the state with keys and a fresh one-time key."""
+    """Answer a roll call: who this client is and which keys it has. The state gets keys and a fresh one-time key."""
     parameters, round_id = client.parameters, client.parameters.round_id(0)
     expect(message, RollCall, round_id)
     samples, least = client.learner.samples, max(1, parameters.min_samples)
@@ -51,7 +51,7 @@ def hello(client: ClientContext, state: ClientState, message: RollCall) -> tuple
         weight=parameters.weight(samples),
         joined=state.joined,
         root=state.root,
-        once=OneTimeKey(public, prove_once(client, public, state.applied)),
+        once=OneTimeKey(public, prove_one_time_key(client, public, state.applied)),
         proofs=prove_count(client),
         applied=state.applied,
         holds=state.number if state.phase == "sent" else 0,
@@ -59,10 +59,10 @@ def hello(client: ClientContext, state: ClientState, message: RollCall) -> tuple
 
 
 def _joined(client: ClientContext, state: ClientState, message: RollCall) -> ClientState:
-    """The state with keys for this run, where it has none or is to move on to later ones before the first round.
+    """The state with keys for this run, if it has none or has to move on to later ones before the first round.
 
-    It moves on only to keys that somebody has already: a server alone cannot make it erase what it has. Where its own
-    are later than those of the run, it says so, and the others move on or give it theirs with a model.
+    It moves on only to keys that another client already has: a server alone cannot make it erase its own. If its own
+    keys are later than the run's, it says so, and the others move on or give it theirs with a model.
     """
     root, began = client.root, state.number or state.applied
     moves = message.joined and message.root > state.root
@@ -74,10 +74,10 @@ def _joined(client: ClientContext, state: ClientState, message: RollCall) -> Cli
     joined = proof_of_keys(client, keys)
     if message.joined and message.root == root.index and not hmac.compare_digest(joined, message.joined):
         raise ProtocolError(
-            f"{client.name} has other keys than the client that joined run {message.root} of these keys: all need the "
-            "same, from the same lead"
+            f"{client.name} has other keys than the client that joined run {message.root} of these keys; all clients "
+            "need the same keys, from the same lead"
         )
-    client.spend(root)
+    client.erase_root(root)
     return replace(state, held=keys, line=root.line, root=root.index, joined=joined)
 
 
@@ -85,26 +85,26 @@ def snapshot(client: ClientContext, state: ClientState, message: SnapshotRequest
     """The model and the keys, sealed to clients that fell far behind."""
     round_id = client.parameters.round_id(message.round_id.number, message.round_id.attempt)
     expect(message, SnapshotRequest, round_id)
-    if odd := sorted({*message.receivers} - {*client.parameters.clients} | {*message.receivers} & {client.name}):
-        raise ProtocolError(f"models are sealed to other clients of the run only, got {odd[0]!r}")
+    if wrong := sorted({*message.receivers} - {*client.parameters.clients} | {*message.receivers} & {client.name}):
+        raise ProtocolError(f"a model is sealed to other clients of the run only, got {wrong[0]!r}")
     keys, model = state.keys.encoded(), state.weights.tobytes()
     content = msgspec.msgpack.encode(SnapshotContent(state.chains, state.line, state.root, state.joined, keys, model))
     sealed = {
         name: Blob(client.seal_to(name, content, "model", state.applied, once=receiver.once))
         for name, receiver in message.receivers.items()
-        # One that is not behind would be given keys that it has erased.
-        if receiver.applied <= state.applied and is_once(client, name, receiver)
+        # A client that is further ahead would get back keys that it has erased.
+        if receiver.applied <= state.applied and verify_one_time_key(client, name, receiver)
     }
     return Snapshot(round_id=round_id, applied=state.applied, sealed=sealed)
 
 
-def rescued(client: ClientContext, state: ClientState, rescue: Rescue | None) -> ClientState:
-    """Take a peer's model and keys where this client is too far behind. What it sent last is taken as counted."""
+def apply_rescue(client: ClientContext, state: ClientState, rescue: Rescue | None) -> ClientState:
+    """The state with a peer's model and keys, if the peer is ahead. The last upload is assumed to be counted."""
     if rescue is None or (state.applied and rescue.applied <= state.applied):
         return state
     if not state.once or public_of(state.once) != rescue.once:
         raise ProtocolError(
-            f"{client.name} has another one-time key than this model is sealed to; ask it again who it is"
+            f"this model is sealed to another one-time key than {client.name} has now; send it a new roll call"
         )
     opened = client.open_from(rescue.sender, bytes(rescue.sealed.view), "model", rescue.applied, once=state.once)
     try:
@@ -113,13 +113,13 @@ def rescued(client: ClientContext, state: ClientState, rescue: Rescue | None) ->
         keys = Ratchet.decoded(given.keys)
     except (msgspec.DecodeError, ValueError, UpdateError) as error:
         raise ForgedError from error
-    if given.chains[: len(state.chains)] != state.chains:  # another past than this client was told
+    if given.chains[: len(state.chains)] != state.chains:  # not the past that this client was told
         raise ForgedError
-    _spend_given(client, given)
+    _erase_given_root(client, given)
     residual = state.residual
     if client.half.carries and state.phase != "idle" and state.number <= rescue.applied:
         residual = state.next_residual if state.phase == "sent" else state.update
-    return settled(
+    return clear_finished_round(
         replace(
             state,
             weights=weights,
@@ -135,18 +135,18 @@ def rescued(client: ClientContext, state: ClientState, rescue: Rescue | None) ->
     )
 
 
-def _spend_given(client: ClientContext, given: SnapshotContent) -> None:
-    """Erase the root of a run whose keys came with a peer's model: they follow from it."""
+def _erase_given_root(client: ClientContext, given: SnapshotContent) -> None:
+    """Erase the root of a run whose keys were received with a peer's model, since they derive from it."""
     if given.line != client.root.line or given.root < client.root.index:
         return
     root = client.root.forward(given.root)
     if not hmac.compare_digest(proof_of_keys(client, client.first_keys(root)), given.joined):
         raise ForgedError
-    client.spend(root)
+    client.erase_root(root)
 
 
-def settled(state: ClientState) -> ClientState:
-    """The state without what the round that it was in needed, once that round has come to its end."""
+def clear_finished_round(state: ClientState) -> ClientState:
+    """The state without the data of the round that it was in, once that round has been applied."""
     if state.applied < state.number:
         return state
     return replace(state, phase="idle", update=None, next_residual=None, elected=None, upload_context=None, share=None)

@@ -1,7 +1,7 @@
-"""How a client protects some values of its update: perturb them (or not), weigh, round to whole numbers, encode.
+"""How a client protects values of its update: perturb them (or not), multiply by its weight, round to integers, encode.
 
-A mechanism works in two steps, because the rest of an update is put into the secret order between them: `protect`
-gives whole numbers, their `pack` the bytes that travel.
+A mechanism works in two steps, because the rest of an update is put into the secret order in between: `protect`
+returns integers, and their `pack` the bytes to send.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAST_NOISE = 2.0  # steps: smaller shares would not add up to the sum's noise o
 
 @dataclass(frozen=True)
 class RevealContext:
-    """What an aggregate is read with: its round, how many may be in it, the heaviest client's n_i/W, the partition."""
+    """What is needed to read an aggregate: its round, the most clients in it, the heaviest n_i/W, the partition."""
 
     round_id: RoundId
     step: bytes = field(repr=False)  # the clients' key of this round and attempt
@@ -44,9 +44,9 @@ class RevealContext:
 
 @dataclass(frozen=True)
 class UploadContext(RevealContext):
-    """What an upload is made with, in addition to that: this client's n_i/W, its noise and, for shares, who gets one.
+    """What is needed to make an upload as well: this client's n_i/W, its noise and, for shares, who gets one.
 
-    `ahead` is what its half computes while the client trains. Until that is done, nothing else may draw from `rng`.
+    `ahead` is what its half precomputes during training. Until that is done, nothing else may draw from `rng`.
     """
 
     weight: float
@@ -56,19 +56,19 @@ class UploadContext(RevealContext):
     ahead: Future[Any] | None = None
 
     def prepared(self) -> Any:
-        """What was computed ahead; None if nothing was."""
+        """What was precomputed; None if nothing was."""
         return None if self.ahead is None else self.ahead.result()
 
 
 class Packed(NamedTuple):
-    """Values as they travel. `shares`, by member, are of the secret that masks them."""
+    """Values as they are sent. `shares`, by member, are shares of the secret that masks them."""
 
     payload: Payload
     shares: Mapping[str, NDArray[np.int64]] = {}
 
 
 class Outgoing(NamedTuple):
-    """Values on their way out: the whole numbers that they add to the sum, and how to pack these."""
+    """Protected values: the integers that they add to the sum, and how to pack them."""
 
     steps: FixedPoint
     pack: Callable[[FixedPoint], Packed]
@@ -79,36 +79,36 @@ class Mechanism(Protocol):
 
     @property
     def carries(self) -> bool:
-        """Whether what clipping cuts off goes into the next update."""
+        """Whether what clipping cuts off is added to the next update."""
 
     def exposure(self, what: str) -> Exposure:
-        """Who sees what of the values that it protects."""
+        """Who sees what of the values it protects."""
 
     def fresh(self, context: UploadContext, length: int) -> Any:
         """The randomness for one upload of this many values."""
 
     def ahead(self, context: UploadContext, length: int) -> Any:
-        """The same, computed in full while the client trains; None if there is nothing to compute."""
+        """The same, computed in full during training; None if there is nothing to compute."""
 
     def protect(self, values: Vector, context: UploadContext, randomness: Any) -> Outgoing:
-        """Perturb, weigh and round; `randomness` is from `fresh` or `ahead`."""
+        """Perturb, multiply by the weight and round; `randomness` is from `fresh` or `ahead`."""
 
     def residual(self, values: Vector) -> Vector | None:
-        """What clipping cuts off these values, if it is carried into the next update."""
+        """What clipping cuts off these values, if it is added to the next update."""
 
     def unpack(self, payload: Payload, context: RevealContext) -> FixedPoint:
-        """The sum as whole numbers."""
+        """The sum as integers."""
 
     def worth(self, context: RevealContext, length: int) -> float:
-        """What a step of that sum is worth, in steps of the update."""
+        """How many steps of the update one step of that sum stands for."""
 
 
 @dataclass(frozen=True)
 class EncodedMechanism:
-    """Clip and add noise where there is a `gaussian`; then an encoding.
+    """Clip and add noise if there is a `gaussian`, then encode.
 
-    Noise is this client's alone or, with a `quorum`, shared: the sum over it carries the noise for the heaviest
-    client, even if `colluders` subtract theirs.
+    The noise is this client's alone or, with a `quorum`, shared: a sum over that many clients carries the noise that
+    the heaviest client needs, even if `colluders` subtract theirs.
     """
 
     encoding: Encoding
@@ -147,8 +147,8 @@ class EncodedMechanism:
         sigma = context.weight * share * self.gaussian.sigmas[context.round_id.number - 1]
         if self.quorum and 0 < sigma < LEAST_NOISE * self.encoding.step:
             raise UpdateError(
-                f"a share of the noise of σ = {sigma:.3g} would be rounded away in steps of {self.encoding.step:.3g}; "
-                "set a larger privacy.inside_clip or protect.profile = 'precise'"
+                f"a noise share of σ = {sigma:.3g} would be rounded away in steps of {self.encoding.step:.3g}; set a "
+                "larger privacy.inside_clip or protect.profile = 'precise'"
             )
         noised = self.gaussian.perturb(values, context.round_id.number, noise, share)
         return self.encoding.rounded(fixed_point_of(noised, values.size, context.weight))
@@ -158,7 +158,8 @@ class EncodedMechanism:
             return 1.0
         if not 0 < context.weight <= context.heaviest:
             raise ProtocolError(
-                f"a weight of {context.weight:.4g} is outside (0, {context.heaviest:.4g}], the heaviest"
+                f"a client's weight must lie in (0, {context.heaviest:.4g}], up to the heaviest, "
+                f"got {context.weight:.4g}"
             )
         return context.heaviest / context.weight / math.sqrt(self.quorum - self.colluders)
 
@@ -179,9 +180,9 @@ class EncodedMechanism:
 
 @dataclass(frozen=True)
 class LweMechanism:
-    """Masks of lwe-secagg (Stevens et al. 2022): h_i = x_i + A·s_i + e_i, whose summed errors are the noise.
+    """The masks of lwe-secagg (Stevens et al. 2022): h_i = x_i + A·s_i + e_i. The summed errors are the noise.
 
-    Shares of s_i go to the members of the round; the server rebuilds Σs_i alone and is left with Σx_i + Σe_i.
+    Shares of s_i go to the members of the round; the server reconstructs only Σs_i and is left with Σx_i + Σe_i.
     """
 
     form: str
@@ -191,7 +192,7 @@ class LweMechanism:
     carries: bool = False
 
     def exposure(self, what: str) -> Exposure:
-        """See Mechanism. The server unmasks the noised sum and nothing else; clients get it from there."""
+        """See Mechanism. The server unmasks only the noised sum, and passes it on to the clients."""
         return Exposure(what, "summed", "noised", self.gaussian, self.quorum, self.colluders)
 
     def fresh(self, context: UploadContext, length: int) -> lwe.LweMask:
@@ -206,7 +207,7 @@ class LweMechanism:
         return self.fresh(context, length)
 
     def protect(self, values: Vector, context: UploadContext, randomness: lwe.LweMask) -> Outgoing:
-        """See Mechanism: clip, weigh, scale, round and add the error; then mask, and share the mask's secret."""
+        """See Mechanism: clip, multiply by weight and scale, round, add the error; then mask, and share the secret."""
         if not 0 < context.weight <= context.heaviest or context.name not in context.members:
             raise ProtocolError(
                 f"{context.name} with weight {context.weight:.4g} is not among the members {context.members} "
@@ -215,7 +216,7 @@ class LweMechanism:
         scale = self.gaussian.shrink(values) * context.weight * self.numbers(context, values.size).scale
         masked, noised = lwe.apply_mask(values, scale, randomness)
 
-        def pack(_: FixedPoint) -> Packed:  # values without a vote travel in the order that they are in
+        def pack(_: FixedPoint) -> Packed:  # without a vote, values are sent in parameter order
             rows = share(randomness.secret, len(context.members), self.quorum, system())
             shares = dict(zip(context.members, rows, strict=True))
             return Packed(Payload("lwe", values.size, pack_fixed_point(masked)), shares)
@@ -223,7 +224,7 @@ class LweMechanism:
         return Outgoing(noised, pack)
 
     def residual(self, values: Vector) -> None:
-        """See Mechanism: nothing is carried."""
+        """See Mechanism: nothing is carried over."""
 
     def unpack(self, payload: Payload, context: RevealContext) -> FixedPoint:  # noqa: ARG002
         """See Mechanism: the noised sum."""
@@ -235,7 +236,7 @@ class LweMechanism:
         return 1 / (self.numbers(context, length).scale * STEP)
 
     def numbers(self, context: RevealContext, length: int) -> lwe.LweParameters:
-        """Scale and error for sensitivity θ·max n_i/W; both sides of the round derive the same."""
+        """Scale and error for sensitivity θ·max n_i/W; all clients derive the same."""
         clip, sigma = (
             self.gaussian.clip * context.heaviest,
             self.gaussian.sigmas[context.round_id.number - 1] * context.heaviest,

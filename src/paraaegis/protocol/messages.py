@@ -1,6 +1,6 @@
-"""What client and server say to each other: typed, versioned, length-checked, never pickled.
+"""The messages between client and server: typed, versioned, length-checked, never pickled.
 
-A message travels as frames: a msgpack header, then its blobs as they are. The header holds each blob's size.
+A message is sent as frames: a msgpack header, then its blobs as they are. The header holds each blob's size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Frames = tuple[Buffer, ...]
 
 
 class RoundId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a message belongs; both sides know it before they read the rest. Rounds count from 1."""
+    """The run, round and attempt of a message; both sides know them before they read the rest. Rounds count from 1."""
 
     run: str
     method: str
@@ -29,7 +29,7 @@ class RoundId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client tells beside its values: metrics of its model after `applied` rounds, seconds by phase."""
+    """What a client reports next to its values: metrics of its model after `applied` rounds, seconds by phase."""
 
     applied: int
     metrics: Metrics = {}
@@ -37,9 +37,9 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One round's outcome: the sum over `clients`, with the nonces of their uploads; none: the round is void.
+    """One round's outcome: the sum over `clients`, with the nonces of their uploads. A void round has no payload.
 
-    `elected` is left out for clients that took part, who know it. `tag` is the sum of the uploads' tags.
+    `elected` is left out for clients that took part, since they know it. `tag` is the sum of the uploads' tags.
     """
 
     number: int
@@ -65,7 +65,7 @@ class Message(
 
 
 class Rescue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A peer's model and keys after `applied` rounds, sealed to a client that the kept aggregates do not reach."""
+    """A peer's model and keys after `applied` rounds, sealed to a client that fell behind the kept aggregates."""
 
     applied: int
     sender: str
@@ -74,14 +74,14 @@ class Rescue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RollCall(Message, frozen=True, tag="roll-call"):
-    """Server: asks who is there. `joined` is another client's proof of having the keys of run `root`."""
+    """Server: asks who is present. `joined` is another client's proof that it has the keys of run `root`."""
 
     root: int = 0
     joined: str = ""
 
 
 class OneTimeKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A client's one-time public key, and a proof for each fellow client that it is this client's."""
+    """A client's one-time public key, and for each fellow client a proof that it is this client's."""
 
     public: bytes
     proofs: dict[str, bytes]
@@ -94,20 +94,20 @@ class Hello(Message, frozen=True, tag="hello"):
     model: str
     weight: int
     joined: str
-    root: int  # which run of the federation's keys this is to it
-    once: OneTimeKey  # what a peer's model for it is sealed to
+    root: int  # index of the root from which it derived this run's keys
+    once: OneTimeKey  # to which a peer would seal its model
     proofs: dict[str, bytes] = {}  # of its weight, one for each fellow client
     applied: int = 0  # rounds in its model
     holds: int = 0  # the round whose elected positions it still knows
 
 
 class Begin(Message, frozen=True, tag="begin"):
-    """Server: the aggregates this client has not seen; train, unless it is asked to report only."""
+    """Server: the aggregates this client has not seen. Then the client trains or, without `train`, only reports."""
 
     aggregates: tuple[Aggregate, ...]
     train: bool = True
     counts: dict[str, int] = {}  # every client's weight, unless weights are uniform
-    proofs: dict[str, bytes] = {}  # of these weights, each made by its client for this one
+    proofs: dict[str, bytes] = {}  # of these weights, each made by its client for the receiver
     rescue: Rescue | None = None
 
 
@@ -120,7 +120,7 @@ class Ballot(Message, frozen=True, tag="ballot"):
 
 
 class Elected(Message, frozen=True, tag="elected"):
-    """Server: the k positions with most votes."""
+    """Server: the k positions with the most votes."""
 
     positions: Blob
 
@@ -133,18 +133,18 @@ class Upload(Message, frozen=True, tag="upload"):
     report: Report
     nonce: bytes = b""  # fresh for each upload
     tag: bytes = b""
-    shares: dict[str, Blob] = {}  # of the secret of its mask, one sealed to each fellow member
+    shares: dict[str, Blob] = {}  # of its mask's secret, one sealed to each fellow member
 
 
 class Survivors(Message, frozen=True, tag="survivors"):
-    """Server: whose uploads were summed, and the sealed shares that the others of them addressed to this client."""
+    """Server: whose uploads were summed, and the sealed shares that these clients addressed to this one."""
 
     clients: tuple[str, ...]
     shares: dict[str, Blob]
 
 
 class ShareSum(Message, frozen=True, tag="share-sum"):
-    """Client: the sum of the survivors' shares that it holds, its own included."""
+    """Client: the sum of the survivors' shares that it holds, including its own."""
 
     row: Blob
 
@@ -159,7 +159,7 @@ class Finish(Message, frozen=True, tag="finish"):
 
 
 class Receiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A client that fell far behind: its one-time key, the rounds that it has applied, and its proof of both."""
+    """A client that fell far behind: its one-time key, the number of rounds it has applied, and a proof of both."""
 
     once: bytes
     applied: int
@@ -167,7 +167,7 @@ class Receiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SnapshotRequest(Message, frozen=True, tag="peek"):
-    """Server: asks for the model, sealed to these clients."""
+    """Server: asks for model and keys, sealed to these clients."""
 
     receivers: dict[str, Receiver]
 
@@ -180,14 +180,14 @@ class Snapshot(Message, frozen=True, tag="snapshot"):
 
 
 class ReportOnly(Message, frozen=True, tag="reported"):
-    """Client: a report and nothing else; `declined` says why, where more was asked for."""
+    """Client: only a report; `declined` says why, if more was asked for."""
 
     report: Report
     declined: str = ""
 
 
 class Ended(Message, frozen=True, tag="ended"):
-    """Client: a check of what the server passed on has failed; it says this and nothing else from then on."""
+    """Client: a check of what the server passed on has failed; from then on the client sends nothing else."""
 
 
 AnyMessage = (
@@ -224,26 +224,26 @@ def pack(message: Message | Aggregate) -> Frames:
 
 
 def unpack(frames: Sequence[Buffer]) -> Message:
-    """The message of these frames; refuses foreign, cut or surplus bytes."""
+    """The message in these frames; refuses foreign, truncated or surplus bytes."""
     message: Message = _unpacked(frames, AnyMessage)
     return message
 
 
 def unpack_aggregate(frames: Sequence[Buffer]) -> Aggregate:
-    """The aggregate of these frames."""
+    """The aggregate in these frames."""
     aggregate: Aggregate = _unpacked(frames, Aggregate)
     return aggregate
 
 
 def _unpacked(frames: Sequence[Buffer], kind: Any) -> Any:
     if not frames:
-        raise ProtocolError("an empty message came")
+        raise ProtocolError("a message has at least one frame, got none")
     rest: Iterator[Buffer] = iter(frames[1:])
 
     def take(kind: type, size: Any) -> Blob:
         blob = Blob(next(rest, b""))
         if kind is not Blob or len(blob) != size:
-            raise ValueError(f"a blob of {size} bytes was announced, {len(blob)} came")
+            raise ValueError(f"expected a blob of {size} bytes, got {len(blob)}")
         return blob
 
     try:
@@ -251,17 +251,17 @@ def _unpacked(frames: Sequence[Buffer], kind: Any) -> Any:
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
         raise ProtocolError(f"not a message of this protocol: {error}") from error
     if (surplus := sum(1 for _ in rest)) > 0:
-        raise ProtocolError(f"{type(message).__name__} came with {surplus} frames too many")
+        raise ProtocolError(f"{type(message).__name__} has {surplus} frames too many")
     return message
 
 
 def expect(message: Message, kind: type[Some], round_id: RoundId) -> Some:
-    """The message as the kind that is due; refuses one of another kind, run, round, length or method."""
+    """The message, if it is of the expected kind; refuses one of another kind, run, round, length or method."""
     if not isinstance(message, kind):
-        raise ProtocolError(f"{kind.__name__} was expected, {type(message).__name__} came")
+        raise ProtocolError(f"expected {kind.__name__}, got {type(message).__name__}")
     if message.round_id != round_id:
         wrong = [
-            f"{name} {getattr(round_id, name)!r} was expected, {getattr(message.round_id, name)!r} came"
+            f"expected {name} {getattr(round_id, name)!r}, got {getattr(message.round_id, name)!r}"
             for name in RoundId.__struct_fields__
             if getattr(round_id, name) != getattr(message.round_id, name)
         ]

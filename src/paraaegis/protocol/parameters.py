@@ -1,4 +1,4 @@
-"""What both halves of a run know before it starts. All of it is public."""
+"""The public parameters of a run, which both sides know before it starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paraaegis.seeds import Purpose, stream
 
 @dataclass(frozen=True)
 class RunParameters:
-    """A run's public parameters. `evaluators` report every round, also when they are not sampled."""
+    """A run's public parameters. `evaluators` report every round, even when they are not sampled."""
 
     run: str
     config: str  # digest
@@ -30,16 +30,16 @@ class RunParameters:
     strategy: str
     history: int
     seed: int
-    attempts: int = 3  # answers of a client for one state of the model
-    participations: int = 0  # rounds that a client is drawn for at most; 0: any
+    attempts: int = 3  # answers per client for one state of the model
+    participations: int = 0  # most rounds for which a client is drawn; 0: no limit
     evaluators: tuple[str, ...] = ()
 
     def round_id(self, number: int, attempt: int = 0) -> RoundId:
-        """The address of a round's messages."""
+        """The RoundId that this round's messages carry."""
         return RoundId(self.run, self.method, self.length, number, attempt)
 
     def k(self, number: int) -> int:
-        """How many values are inside in this round."""
+        """How many values are elected in this round."""
         return self.schedule.elected_at(number, self.length)
 
     def members(self, number: int) -> tuple[str, ...]:
@@ -50,17 +50,17 @@ class RunParameters:
 
     @cached_property
     def _draws(self) -> list[list[int]]:
-        """Who is drawn in each round. Where participation is capped, those drawn least often come first."""
+        """The clients drawn in each round. If participation is capped, those drawn least often go first."""
         draws, counts = [], np.zeros(len(self.clients), dtype=np.int64)
         for number in range(1, self.rounds + 1):
             rng = stream(self.seed, Purpose.SAMPLE, number=number)
             if self.participations:
                 shuffled = rng.permutation(len(self.clients))
-                chosen = shuffled[np.argsort(counts[shuffled], kind="stable")][: self.sampled]
+                drawn = shuffled[np.argsort(counts[shuffled], kind="stable")][: self.sampled]
             else:
-                chosen = rng.choice(len(self.clients), size=self.sampled, replace=False)
-            counts[chosen] += 1
-            draws.append(chosen.tolist())
+                drawn = rng.choice(len(self.clients), size=self.sampled, replace=False)
+            counts[drawn] += 1
+            draws.append(drawn.tolist())
         return draws
 
     def weight(self, samples: int) -> int:

@@ -1,4 +1,4 @@
-"""The partition that a vote made: splitting an update and putting it together again, without loss."""
+"""The partition that follows from a vote: splitting an update and putting it back together, without loss."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Number = TypeVar("Number", bound=np.generic)
 class Partition:
     """The elected values of one round, and the rest.
 
-    `elected` is a mask in parameter order. `rest` lists the other parameter indices in the secret order: the server
-    sees their values in that order.
+    `elected` is a mask in parameter order. `rest` lists the other parameter indices in the secret order, in which the
+    server sees their values.
     """
 
     elected: Mask
@@ -29,16 +29,16 @@ class Partition:
 
     @classmethod
     def of(cls, positions: Mask, order: Order) -> Partition:
-        """From the elected positions and the secret order that they are positions of."""
+        """From the elected positions and the secret order to which they refer."""
         elected = np.zeros(order.size, dtype=np.bool_)
         counts = parallel_map(lambda _, span: np.count_nonzero(~positions[span]), slices(order.size))
         ends = np.cumsum(counts, dtype=np.int64)
         rest = np.empty(ends[-1] if counts else 0, dtype=order.dtype)
 
         def place(index: int, span: slice) -> None:
-            part, chosen = order[span], positions[span]
-            elected[part[chosen]] = True
-            rest[ends[index] - counts[index] : ends[index]] = part[~chosen]
+            part, mask = order[span], positions[span]
+            elected[part[mask]] = True
+            rest[ends[index] - counts[index] : ends[index]] = part[~mask]
 
         parallel_map(place, slices(order.size))
         return cls(elected, rest)

@@ -1,4 +1,4 @@
-"""The client's half of every method: how an update leaves a client and an aggregate is read.
+"""The client's half of every method: how an update is protected before it is sent, and how an aggregate is read.
 
 A half is one mechanism for the whole update, or one for the elected values and one for the rest. The server's half is
 in sums.py.
@@ -24,10 +24,10 @@ from paraaegis.types import FixedPoint, Payload, Vector
 
 @dataclass(frozen=True)
 class Protected:
-    """What leaves, and the residual that goes into the next update (None: no method of this kind has one).
+    """What is sent, and the residual to add to the next update (None if the method carries nothing over).
 
-    `parts` are the whole numbers that this upload adds to the sum, in the order in which they travel. `shares`, by
-    member, are of the secret that masks it.
+    `parts` are the integers that this upload adds to the sum, in the order in which they are sent. `shares`, by member,
+    are shares of the secret that masks it.
     """
 
     payload: Payload
@@ -37,9 +37,9 @@ class Protected:
 
 
 class Revealed(NamedTuple):
-    """A sum as whole numbers: in parameter order, and in parts as they travelled.
+    """A sum as integers: in parameter order, and in parts as they were sent.
 
-    `worth` is what a step of it is worth, in steps of the update.
+    `worth` is how many steps of the update one step of it stands for.
     """
 
     steps: FixedPoint
@@ -56,23 +56,23 @@ class ClientHalf(Protocol):
 
     @property
     def carries(self) -> bool:
-        """Whether a residual of an update goes into the next one."""
+        """Whether a residual of an update is added to the next one."""
 
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """Who sees what of each part of an update."""
 
     def ahead(self, context: UploadContext, length: int) -> Any:
-        """What can be computed of an upload before its update is known; None if nothing can."""
+        """The part of an upload that can be computed before the update is known; None if there is none."""
 
     def protect(self, update: Vector, context: UploadContext) -> Protected:
-        """What of this update leaves the client."""
+        """The update, protected, as it is sent."""
 
     def reveal(self, aggregate: Payload, context: RevealContext) -> Revealed:
         """The sum of all clients' weighted updates."""
 
     def worth(self, context: RevealContext, length: int) -> float:
-        """What a step of a sum is worth, in steps of the update."""
+        """How many steps of the update one step of a sum stands for."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ class Unsplit:
 
 @dataclass(frozen=True)
 class Parallel:
-    """The paper's protection: a mechanism for the elected values, one for the rest. Without the second it is withheld.
+    """The paper's protection: one mechanism for the elected values and one for the rest; without it, that is withheld.
 
-    A step of either must be worth a step of the update.
+    For both, a step of the sum must stand for one step of the update.
     """
 
     elected: Mechanism
@@ -146,15 +146,15 @@ class Parallel:
         elected_noise = self.elected.fresh(context, update.size)  # and its second
         elected, rest = partition.split(update)
         elected_steps, pack = self.elected.protect(elected, context, elected_noise)
-        packing = in_background(lambda: pack(elected_steps))  # meanwhile the rest
+        packing = in_background(lambda: pack(elected_steps))  # while the rest is protected
         residual: Vector | None = rest
         parts: tuple[FixedPoint, ...] = (elected_steps,)
         payloads: tuple[Payload, ...] = ()
         if self.rest is not None:
             rest_steps, pack_rest = self.rest.protect(rest, context, rest_noise)
-            travelling = partition.rest_of(rest_steps)
-            parts = (elected_steps, travelling)
-            payloads = (pack_rest(travelling).payload,)
+            ordered_rest = partition.rest_of(rest_steps)
+            parts = (elected_steps, ordered_rest)
+            payloads = (pack_rest(ordered_rest).payload,)
             residual = self.rest.residual(rest)
         if (cut := self.elected.residual(elected)) is not None:
             residual = np.zeros_like(update) if residual is None else residual

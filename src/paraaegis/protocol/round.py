@@ -1,8 +1,8 @@
-"""One round: the paper's Algorithm 1, first as a client sees it, then as the server does.
+"""One round: the paper's Algorithm 1, first on a client, then on the server.
 
-The client's stages work on its state alone, the server's generator on messages alone. What surrounds them (checks,
-catching up, bookkeeping) is in client.py and server.py. Line numbers are the algorithm's. Applying the aggregate, which
-the paper puts at a round's end, opens the next one here, so that a round needs two exchanges.
+The client's stages work only on its state, the server's generator only on messages. What surrounds them (checks,
+catching up, bookkeeping) is in client.py and server.py. Line numbers are the algorithm's. The paper applies the
+aggregate at the end of a round; here that is the first step of the next round, so that a round needs two exchanges.
 """
 
 from __future__ import annotations
@@ -18,14 +18,23 @@ from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.fixed_point import from_fixed_point
 from paraaegis.parallel import in_background
 from paraaegis.privacy.ledger import VOTES
-from paraaegis.protocol.binding import chained, check_members, content_of, seen_in, sign, verify, view, weight_of
+from paraaegis.protocol.binding import (
+    chain_after,
+    check_members,
+    digest_of_sum,
+    sign,
+    verify,
+    view,
+    view_in_round,
+    weight_of,
+)
 from paraaegis.protocol.catch_up import begins, called, rescue
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.mechanisms import RevealContext, UploadContext
 from paraaegis.protocol.messages import Aggregate, Ballot, Elected, Message, Report, Upload, expect
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.protect import Protected
-from paraaegis.protocol.round_server import BELIEFS, RoundServer, Steps, same
+from paraaegis.protocol.round_server import FINGERPRINTED, RoundServer, Steps, same
 from paraaegis.protocol.shares import check_addressed, interrupted, open_sum, seal_shares
 from paraaegis.protocol.single_flight import Stopwatch
 from paraaegis.protocol.state import ClientState
@@ -38,12 +47,12 @@ Keep = Callable[[ClientState], None]
 def train_and_vote(
     client: ClientContext, state: ClientState, number: int, attempt: int, model: bytes, report: Report, watch: Stopwatch
 ) -> tuple[ClientState, Ballot | Upload]:
-    """Lines 4 to 8 at a client: train, then vote. Methods without a vote send their update at once."""
+    """Lines 4 to 8 on a client: train, then vote. Methods without a vote send their update at once."""
     state = replace(state, held=state.keys.at(number, attempt), model=model.hex())
-    step, seen = state.keys.step, view(client, state, model)
-    fingerprint = in_background(lambda: client.fingerprint(step, seen))  # which needs the secret order
+    step, own_view = state.keys.step, view(client, state, model)
+    fingerprint = in_background(lambda: client.fingerprint(step, own_view))  # it needs the secret order
     if client.half.votes:
-        in_background(lambda: client.places(step))  # the vote asks for them again, and hears of an error
+        in_background(lambda: client.places(step))  # the vote asks for them again, and raises any error
     context = prepare(client, state)
     if client.prepares:
         ahead = in_background(partial(client.half.ahead, context, client.parameters.length))
@@ -56,7 +65,7 @@ def train_and_vote(
         attempt=attempt,
         update=update,
         fingerprint=fingerprint.result(),
-        view=seen.hex(),
+        view=own_view.hex(),
         nonce="",
         upload_context=context,
         next_residual=None,
@@ -76,7 +85,7 @@ def train_and_vote(
 def protect_and_send(
     client: ClientContext, state: ClientState, elected: Mask | None, report: Report, watch: Stopwatch
 ) -> tuple[ClientState, Upload]:
-    """Lines 12 to 17 at a client: divide the update by the elected positions, protect both parts, send them."""
+    """Lines 12 to 17 on a client: split the update at the elected positions, protect both parts, send them."""
     number, attempt, update, step = state.number, state.attempt, state.update, state.keys.step
     if update is None:
         raise ProtocolError(f"{client.name} has no update to send in round {number}")
@@ -99,7 +108,7 @@ def protect_and_send(
     state = replace(
         state,
         phase="sent",
-        update=None if protected.residual is None else update,  # which returns if the upload is not counted
+        update=None if protected.residual is None else update,  # becomes the residual if the upload is not counted
         next_residual=protected.residual,
         elected=elected,
         upload_context=None,
@@ -110,11 +119,11 @@ def protect_and_send(
 
 
 def apply_outcome(client: ClientContext, state: ClientState, aggregate: Aggregate, keep: Keep) -> ClientState:
-    """Lines 19 to 23 at a client, for one round: check its sum, reveal and apply it; or note that the round is void."""
-    number, attempt, chain = aggregate.number, aggregate.attempt, chained(state, aggregate)
+    """Lines 19 to 23 on a client, for one round: check, reveal and apply its sum, or record that the round is void."""
+    number, attempt, chain = aggregate.number, aggregate.attempt, chain_after(state, aggregate)
     if aggregate.payload is None:
         if aggregate != Aggregate(number, attempt):
-            raise ProtocolError(f"round {number} has no sum, but clients, nonces, a tag or positions")
+            raise ProtocolError(f"round {number} has no sum, but it has clients, nonces, a tag or positions")
         if state.pinned:  # a sum of this round was being checked
             raise ForgedError
         return replace(apply(client, state, None, aggregate), chains=state.chains + chain)
@@ -124,17 +133,17 @@ def apply_outcome(client: ClientContext, state: ClientState, aggregate: Aggregat
         elected = state.elected
     elif aggregate.elected is not None:
         elected = unpack_positions(aggregate.elected, client.parameters.k(number), client.parameters.length)
-    state = replace(state, view=seen_in(client, state, number))
+    state = replace(state, view=view_in_round(client, state, number))
     if not client.resident:
         state = pin(client, state, aggregate, elected, keep)
-    # Clients of one process reveal one aggregate once; each applies it to its own model.
+    # The clients of one process reveal an aggregate once; each applies it to its own model.
     key = (client.parameters.run, state.view, chain)
     delta = client.deltas(key, lambda: reveal(client, state, aggregate, elected))
     return replace(apply(client, state, delta, aggregate), chains=state.chains + chain)
 
 
 def train(client: ClientContext, state: ClientState, number: int) -> Vector:
-    """Lines 5 and 6: train K epochs; the update u, with what earlier rounds withheld."""
+    """Lines 5 and 6: train K epochs. Returns the update u, including what earlier rounds withheld."""
     trained, _ = client.learner.train(read_only(state.weights), number)
     update: Vector = checked(trained, client, "train") - state.weights
     if state.residual is not None:
@@ -153,7 +162,7 @@ def vote(client: ClientContext, keys: Ratchet, update: Vector) -> Blob:
 
 
 def prepare(client: ClientContext, state: ClientState) -> UploadContext:
-    """What an upload is made with, as far as it is known before the vote."""
+    """What is needed to make an upload, as far as it is known before the vote."""
     keys = state.keys
     return UploadContext(
         round_id=client.parameters.round_id(keys.number, keys.attempt),
@@ -169,7 +178,7 @@ def prepare(client: ClientContext, state: ClientState) -> UploadContext:
 
 
 def protect(client: ClientContext, context: UploadContext, update: Vector, partition: Partition | None) -> Protected:
-    """Lines 13 to 16: divide the update, encrypt the elected values, clip and perturb the rest."""
+    """Lines 13 to 16: split the update, encrypt the elected values, clip and perturb the rest."""
     return client.half.protect(update, replace(context, partition=partition))
 
 
@@ -185,23 +194,23 @@ def reveal(client: ClientContext, state: ClientState, aggregate: Aggregate, elec
 
 
 def check_sum(client: ClientContext, aggregate: Aggregate, elected: Mask | None) -> Payload:
-    """The sum of a round, if it has the right form as far as this shows without a key."""
+    """The sum of a round, if its form is right as far as that can be checked without a key."""
     payload, number = aggregate.payload, aggregate.number
     if payload is None or payload.length != client.parameters.length:
         raise ProtocolError(
             f"round {number} should carry {client.parameters.length} values, got {payload and payload.length}"
         )
     if client.half.votes and elected is None:
-        raise ProtocolError(f"round {number} came without its elected positions")
+        raise ProtocolError(f"round {number} has no elected positions; a sum of this method needs them")
     return payload
 
 
 def pin(
     client: ClientContext, state: ClientState, aggregate: Aggregate, elected: Mask | None, keep: Keep
 ) -> ClientState:
-    """Record which sum of a round is about to be checked. Whatever fails then, no other one is looked at."""
+    """Record which sum of a round is about to be checked. Even if that fails, no other sum is accepted."""
     check_sum(client, aggregate, elected)
-    content = content_of(aggregate, elected)
+    content = digest_of_sum(aggregate, elected)
     if state.pinned not in ("", content):
         raise ForgedError
     state = replace(state, pinned=content)
@@ -210,7 +219,7 @@ def pin(
 
 
 def apply(client: ClientContext, state: ClientState, delta: Vector | None, aggregate: Aggregate) -> ClientState:
-    """Line 22, and the fate of what was withheld: it stays withheld, or all of it returns if it was not counted."""
+    """Line 22, and the new residual: what the upload left out or, if it was not counted, the whole update."""
     weights = state.weights
     if delta is not None:
         weights = checked(client.learner.apply(read_only(weights), read_only(delta)), client, "apply")
@@ -218,12 +227,12 @@ def apply(client: ClientContext, state: ClientState, delta: Vector | None, aggre
     if state.number == aggregate.number and client.half.carries and state.update is not None:
         sent = state.phase == "sent" and state.attempt == aggregate.attempt
         residual = state.next_residual if sent and client.name in aggregate.clients else state.update
-    keys = state.keys.at(aggregate.number + 1, 0)  # those of this round are not needed any more
+    keys = state.keys.at(aggregate.number + 1, 0)  # this round's keys are no longer needed
     return replace(state, weights=weights, residual=residual, applied=aggregate.number, held=keys, pinned="")
 
 
 def checked(vector: Vector, client: ClientContext, method: str) -> Vector:
-    """What a learner's method returned, if it is a model."""
+    """The vector that a learner's method returned, if it has a model's length and type."""
     if vector.shape != (client.parameters.length,) or vector.dtype != np.float32:
         raise UpdateError(
             f"{method} of {client.name}'s learner must return {client.parameters.length} values of float32, got an "
@@ -240,7 +249,7 @@ def read_only(vector: Vector) -> Vector:
 
 
 def serve_round(server: RoundServer, number: int) -> Steps:
-    """Lines 3 to 18 at the server: votes in, elected positions out, uploads in, one sum out."""
+    """Lines 3 to 18 on the server: votes in, elected positions out, uploads in, one sum out."""
     parameters, half, record = server.parameters, server.half, server.open_record(number)
     round_id, k = parameters.round_id(number, server.state.attempt), parameters.k(number)
     tally, total = Tally(k, parameters.length), half.open(round_id, k)
@@ -253,7 +262,7 @@ def serve_round(server: RoundServer, number: int) -> Steps:
 
     def take_ballot(client: str, reply: Message) -> None:
         ballot = expect(reply, Ballot, round_id)
-        same({**ballots, client: ballot.fingerprint}, BELIEFS)
+        same({**ballots, client: ballot.fingerprint}, FINGERPRINTED)
         tally.add(ballot.votes)
         ballots[client] = ballot.fingerprint
         server.note(client, ballot.report)
@@ -279,8 +288,8 @@ def serve_round(server: RoundServer, number: int) -> Steps:
         return
     elected = None
     if half.votes and len(counted) >= parameters.quorum:
-        chosen = tally.elect()  # line 10
-        elected, record.agreement = pack_positions(chosen), tally.agreement(chosen)
+        positions = tally.elect()  # line 10
+        elected, record.agreement = pack_positions(positions), tally.agreement(positions)
         message = Elected(round_id=round_id, positions=elected)  # line 11
         counted = yield from server.ask(record, dict.fromkeys(counted, message), take_upload)  # lines 12 to 17
     if total.share_size and len(counted) >= parameters.quorum:

@@ -1,4 +1,4 @@
-"""The server's desk: exchanges, reports, the line of each round and the aggregates that clients may still need."""
+"""The server's bookkeeping: exchanges, reports, round records, and the aggregates that clients may still need."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from paraaegis.protocol.messages import (
     unpack,
 )
 from paraaegis.protocol.parameters import RunParameters
-from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.protocol.records import RoundRecord
+from paraaegis.protocol.state import ServerState
 from paraaegis.protocol.sums import ServerHalf, Sum
 from paraaegis.types import Blob, Payload
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Messages to send; replies are handed back one at a time, None when no more will come."""
+    """Messages to send; replies are handed back one at a time, then None when there are no more."""
 
     messages: Mapping[str, Frames]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back from a client: frames, or why there are none; `lost` if it was not the client that said so."""
+    """A client's reply: frames, or why there are none; `lost` if that reason is not from the client itself."""
 
     client: str
     frames: Frames = ()
@@ -53,7 +54,7 @@ class Reply:
 
 
 ENDED = "ended the run, because a check of what the server passed on failed"
-BELIEFS = "models, secret orders, rosters, sample counts, elected positions or past rounds"
+FINGERPRINTED = "models, secret orders, rosters, sample counts, elected positions or past rounds"
 Keep = Callable[[Aggregate], Aggregate]
 Item = Exchange | RoundRecord | ServerState | None
 Steps = Generator[Item, Reply | None, None]
@@ -61,21 +62,22 @@ Asked = Generator[Item, Reply | None, list[str]]
 
 
 class RoundServer:
-    """Built from public parameters alone; holds no key and no model.
+    """The server's side of a run, built from public parameters alone; holds no key and no model.
 
-    `keep` is given each round's aggregate and returns the same, put away somewhere cheaper than memory.
+    `keep` receives each round's aggregate and returns the same one, stored somewhere cheaper than memory.
     """
 
     def __init__(
         self, parameters: RunParameters, half: ServerHalf, state: ServerState, keep: Keep = lambda past: past
     ) -> None:
         self.parameters, self.half, self.state, self._keep = parameters, half, state, keep
-        self.silent: set[str] = set()  # who did not answer when it was last asked
-        self.doubtful: set[str] = set()  # who answered with an error: what it has is asked again
-        self.told: dict[str, tuple[int, int]] = {}  # the round in which a client said which round's vote it knows
+        self.silent: set[str] = set()  # clients that did not answer when last asked
+        self.needs_roll_call: set[str] = set()  # clients that answered with an error: ask again what they have
+        # By client: the round in which it last said hello, and the round whose elected positions it knew then.
+        self.known_positions: dict[str, tuple[int, int]] = {}
         self.rescues: dict[str, Rescue] = {}
-        self.one_time_keys: dict[str, OneTimeKey] = {}  # one-time keys that a peer's model is sealed to
-        self.keyless: set[str] = set()  # who has no keys of this run and needs a model that brings them
+        self.one_time_keys: dict[str, OneTimeKey] = {}  # to which a peer's model is sealed
+        self.keyless: set[str] = set()  # clients without keys for this run, which need a peer's model and keys
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}
 
@@ -85,21 +87,21 @@ class RoundServer:
         return list(self.state.weights.values())
 
     def open_record(self, number: int) -> RoundRecord:
-        """The line of a round that begins now."""
+        """The record of a round that begins now."""
         self._started = time.perf_counter()
         elected = self.parameters.k(number) if self.half.votes else 0
         ratio, out = self.parameters.schedule.ratio_at(number), dict.fromkeys(self.state.ended, ENDED)
         return RoundRecord(round=number, ratio=ratio, elected=elected, dropped=out)
 
     def ask(self, record: RoundRecord, messages: Mapping[str, Message], take: Callable[[str, Message], None]) -> Asked:
-        """One exchange. Returns who answered well; who did not is named in the line, with the reason."""
+        """One exchange. Returns the clients whose answers were accepted; the record says why others were dropped."""
         packed = {id(message): pack(message) for message in messages.values()}
         frames = {client: packed[id(message)] for client, message in messages.items()}
 
         def count(client: str) -> None:
-            # A Begin brings the aggregate of the round before it, and is counted there.
-            paying = (self.state.pending or record) if isinstance(messages[client], Begin) else record
-            _count_into(paying.bytes_down, sizes(messages[client], frames[client]))
+            # A Begin carries the previous round's aggregate, so it counts towards that round.
+            charged = (self.state.pending or record) if isinstance(messages[client], Begin) else record
+            _count_into(charged.bytes_down, sizes(messages[client], frames[client]))
 
         waiting, answered = set(messages), []
         reply = yield Exchange(frames)
@@ -112,7 +114,7 @@ class RoundServer:
                 if self._take(record, reply, take):
                     answered.append(reply.client)
                 elif not reply.lost:
-                    self.doubtful.add(reply.client)
+                    self.needs_roll_call.add(reply.client)
             if not waiting:
                 break
             reply = yield None
@@ -152,38 +154,41 @@ class RoundServer:
         raise ProtocolError(ENDED)
 
     def note(self, client: str, report: Report) -> None:
-        """Keep a client's report for the lines that it belongs to."""
+        """Keep a client's report for the round records that it belongs to."""
         self._reports.setdefault(client, []).append(report)
 
     def take_upload(self, client: str, upload: Upload, total: Sum, uploads: dict[str, Upload]) -> None:
-        """Add an upload to the sum if it fits the others, and keep what is left of it."""
+        """Add an upload to the sum if it agrees with the others, and keep it without its payload."""
         sizes_due = (NONCE_BYTES, TAG_BYTES) if self.half.keyed else (0, 0)
         if (len(upload.nonce), len(upload.tag)) != sizes_due:
             raise ProtocolError(
-                "a nonce of {} and a tag of {} bytes were expected, got {} and {}".format(
+                "expected a nonce of {} bytes and a tag of {} bytes, got {} and {}".format(
                     *sizes_due, len(upload.nonce), len(upload.tag)
                 )
             )
         prints = {name: one.fingerprint for name, one in uploads.items()}
-        same({**prints, client: upload.fingerprint}, BELIEFS)
+        same({**prints, client: upload.fingerprint}, FINGERPRINTED)
         total.add(upload.payload)
         uploads[client] = msgspec.structs.replace(upload, payload=Payload(upload.payload.kind, 0))
         self.note(client, upload.report)
 
     def reported(self, record: RoundRecord, client: str, reply: Message, member: bool) -> bool:
-        """Take a report where no more was asked for, or where a member declines to take part. False: it is more."""
+        """Take a report if no more was asked for, or if a member declines to take part; False for any other reply."""
         if member and not isinstance(reply, ReportOnly):
             return False
         message = expect(reply, ReportOnly, self.parameters.round_id(record.round, self.state.attempt))
         if member != bool(message.declined):
-            raise ProtocolError(f"{client} was {'' if member else 'not '}asked to train, got {message.declined!r}")
+            raise ProtocolError(
+                f"{client} was {'' if member else 'not '}asked to train, but its reason to decline is "
+                f"{message.declined!r}"
+            )
         if member:
             record.declined[client] = message.declined
         self.note(client, message.report)
         return True
 
     def stop(self, record: RoundRecord, counted: list[str]) -> bool:
-        """Whether the run ends before this round because too few are willing to take part in it."""
+        """Whether the run ends before this round because too few clients are willing to take part in it."""
         if not record.declined or len(counted) >= self.parameters.quorum:
             return False
         first = min(record.declined, key=self.parameters.clients.index)
@@ -193,7 +198,7 @@ class RoundServer:
     def combine(
         self, record: RoundRecord, total: Sum, counted: list[str], elected: Blob | None, uploads: Mapping[str, Upload]
     ) -> None:
-        """Line 18 of Algorithm 1: close the sum and add up its tags, or abort the round where too few are left."""
+        """Line 18 of Algorithm 1: close the sum and add up its tags, or void the round if too few clients are left."""
         start = time.perf_counter()
         number, attempt = record.round, self.state.attempt
         aggregate = Aggregate(number, attempt)
@@ -223,7 +228,7 @@ class RoundServer:
         state.history = [past for past in state.history if past.number > oldest] + [self._keep(aggregate)]
 
     def conclude(self, answered: list[str], applied: int) -> Iterator[RoundRecord]:
-        """Give out the line of round `applied`, now that those who answered have applied it."""
+        """Yield the record of round `applied`, now that the clients that answered have applied it."""
         self.state.seen.update(dict.fromkeys(answered, applied))
         record, self.state.pending = self.state.pending, None
         if record is None:
@@ -231,28 +236,28 @@ class RoundServer:
         reports = {client: self._reports[client] for client in answered if client in self._reports}
         for phase in ("reveal", "evaluate"):
             self._mean_into(record, phase, reports)
-        measured = {client: found[0].metrics for client, found in reports.items() if found[0].metrics}
+        measured = {client: sent[0].metrics for client, sent in reports.items() if sent[0].metrics}
         for name in sorted({name for metrics in measured.values() for name in metrics}):
-            found = {client: metrics[name] for client, metrics in measured.items() if name in metrics}
-            weight = sum(self.state.weights[client] for client in found)
-            record.metrics[name] = sum(value * self.state.weights[client] / weight for client, value in found.items())
+            values = {client: metrics[name] for client, metrics in measured.items() if name in metrics}
+            weight = sum(self.state.weights[client] for client in values)
+            record.metrics[name] = sum(value * self.state.weights[client] / weight for client, value in values.items())
         self.state.lines += 1
         yield record
 
     def _mean_into(self, record: RoundRecord, phase: str, reports: Mapping[str, list[Report]]) -> None:
-        """The mean over clients of what they say that they spent in this phase."""
-        told = [report.seconds.get(phase, math.nan) for found in reports.values() for report in found]
-        spent = [seconds for seconds in told if math.isfinite(seconds)]
+        """Record the mean over clients of the seconds that they report for this phase."""
+        reported = [report.seconds.get(phase, math.nan) for sent in reports.values() for report in sent]
+        spent = [seconds for seconds in reported if math.isfinite(seconds)]
         if spent:
             record.seconds[phase] = sum(spent) / len(spent)
 
 
 def same(values: Mapping[str, str], what: str, wanted: str | None = None) -> None:
-    """Refuse clients that differ, naming them."""
+    """Refuse clients whose value differs from the others', and name them."""
     usual = wanted or (Counter(values.values()).most_common(1)[0][0] if values else "")
-    odd = sorted(client for client, value in values.items() if value != usual)
-    if odd:
-        raise DriftError(f"{what} differ from the other clients' at {', '.join(odd)}; nothing was aggregated")
+    differing = sorted(client for client, value in values.items() if value != usual)
+    if differing:
+        raise DriftError(f"{what} differ from the other clients' at {', '.join(differing)}; nothing was aggregated")
 
 
 def _count_into(counted: dict[str, int], more: Mapping[str, int]) -> None:

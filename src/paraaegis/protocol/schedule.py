@@ -25,5 +25,5 @@ class Schedule:
         return float(self.ratio * self.decay ** (number - 1))
 
     def elected_at(self, number: int, length: int) -> int:
-        """k = round(r_t·d): how many of `length` values go inside in round `number`."""
+        """k = round(r_t·d): how many of `length` values are elected in round `number`."""
         return round(self.ratio_at(number) * length)

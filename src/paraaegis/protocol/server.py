@@ -1,6 +1,7 @@
-"""A whole run as the server sees it: a generator that asks, takes replies one at a time, and does no I/O.
+"""A whole run on the server: a generator that asks, takes replies one at a time, and does no I/O.
 
-It yields an Exchange to be carried out, a Line when a round's metrics are in, and its state when it is worth keeping.
+It yields an Exchange to be carried out, a RoundRecord when a round's metrics are in, and its state when it should be
+saved.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from paraaegis.errors import ProtocolError
 from paraaegis.plural import plural
 from paraaegis.protocol.catch_up import counts, missed, proofs, ready, rescue, roll_call, welcome
 from paraaegis.protocol.messages import Finish, Hello, Message, ReportOnly, RollCall, expect
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round import serve_round
 from paraaegis.protocol.round_server import Exchange, Item, Reply, RoundServer, Steps
-from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.protocol.state import ServerState
 
 
 def serve(server: RoundServer, over: bool = False) -> Steps:
-    """All rounds, or what is left of them; `over`: only the last model, for clients that were away at the end."""
+    """All rounds, or the remaining ones; `over`: only the last model, for clients that were absent at the end."""
     parameters, state = server.parameters, server.state
     if over:
         late = state.late
@@ -35,7 +37,7 @@ def serve(server: RoundServer, over: bool = False) -> Steps:
 
 
 def _roll_call(server: RoundServer, clients: Sequence[str], enough: int) -> Steps:
-    """Everyone must have the same configuration, first model and keys."""
+    """Ask who is present; all clients must have the same configuration, first model and keys."""
     round_id, state = server.parameters.round_id(0), server.state
     clients = [client for client in clients if client not in state.ended]
     hellos: dict[str, Hello] = {}
@@ -45,7 +47,7 @@ def _roll_call(server: RoundServer, clients: Sequence[str], enough: int) -> Step
         hellos[client] = expect(reply, Hello, round_id)
 
     yield from server.ask(record, dict.fromkeys(clients, roll_call(server)), take)
-    for _ in range(0 if state.weights else len(hellos)):  # at first they agree on which run of their keys it is
+    for _ in range(0 if state.weights else len(hellos)):  # a new run: clients agree on a root
         first = max(hellos.values(), key=lambda hello: hello.root)
         behind = [client for client, hello in hellos.items() if hello.root < first.root]
         if not behind:
@@ -61,9 +63,9 @@ def _roll_call(server: RoundServer, clients: Sequence[str], enough: int) -> Step
 
 
 def _finish(server: RoundServer, clients: Sequence[str], enough: int) -> Steps:
-    """Hand out the last aggregates, take the last metrics."""
+    """Hand out the last aggregates and take the last metrics."""
     last = server.state.number
-    if last == 0:  # nobody took part in anything
+    if last == 0:  # no round took place
         yield server.state
         return
     round_id, clients = (
@@ -90,7 +92,7 @@ def _finish(server: RoundServer, clients: Sequence[str], enough: int) -> Steps:
     if len(answered) < min(enough, len(clients)):
         missing = "; ".join(f"{client}: {why}" for client, why in record.dropped.items())
         raise ProtocolError(
-            f"the end of the run reached {plural(len(answered), 'client')}, not {enough} or more: {missing}"
+            f"the last aggregates reached {plural(len(answered), 'client')}, expected {enough} or more: {missing}"
         )
     yield from server.conclude(answered, last)
     yield server.state
@@ -102,7 +104,7 @@ def drive(
     on_record: Callable[[RoundRecord], None],
     on_state: Callable[[ServerState], None],
 ) -> None:
-    """Run a server's steps to their end over any carrier of messages."""
+    """Run a server's steps to the end; `carry` sends an exchange's messages and yields the replies."""
     try:
         item = next(steps)
         while True:

@@ -1,11 +1,12 @@
-"""Opening a sum whose clients masked their values: shares of the masks' secrets, only ever summed.
+"""Opening a sum of masked values: clients share the secrets of their masks, and reveal only sums of these shares.
 
 with the upload  client → server   shares of its secret, each sealed to one fellow member of the round
-then             server → client   who is in the sum, and the sealed shares that these addressed to this client
+then             server → client   who is in the sum, and the sealed shares that these clients addressed to this one
                  client → server   the sum of these shares and its own
-the server       rebuilds the sum of the secrets from a quorum of them, which opens the sum of the uploads alone
+the server       rebuilds the sum of the secrets from a quorum of share sums; it opens the sum of the uploads, no other
 
-Sums of shares for two sets of clients would open their difference, so a client answers once per upload.
+Share sums for two different sets of clients would open the difference of their sums, so a client answers once per
+upload.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from paraaegis.crypto.shamir import Q
 from paraaegis.errors import CryptoError, ForgedError, ProtocolError
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.messages import Message, RoundId, ShareSum, Survivors, Upload, expect
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import Asked, RoundServer
-from paraaegis.protocol.state import ClientState, RoundRecord
+from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.sums import Shares, Sum
 from paraaegis.types import Blob
 
@@ -36,14 +38,14 @@ def seal_shares(client: ClientContext, state: ClientState, shares: Mapping[str, 
 
 
 def sum_shares(client: ClientContext, state: ClientState, own: Shares, message: Survivors) -> Blob:
-    """The sum of the survivors' shares, for a set of at least quorum size that includes this client."""
+    """The sum of the survivors' shares, if the survivors include this client and are at least a quorum."""
     survivors, members = message.clients, client.parameters.members(state.number)
     if client.name not in survivors or survivors != tuple(name for name in members if name in survivors):
         raise ProtocolError(f"survivors must be members of the round with {client.name} among them, got {survivors}")
     if len(survivors) < client.parameters.quorum or set(message.shares) != {*survivors} - {client.name}:
         raise ProtocolError(
-            f"shares of at least {client.parameters.quorum} survivors are summed, got {len(survivors)} survivors and "
-            f"shares from {sorted(message.shares)}"
+            f"at least {client.parameters.quorum} survivors and a share from each other one are needed, got "
+            f"{len(survivors)} survivors and shares from {sorted(message.shares)}"
         )
     total, purpose, group = own.copy(), _purpose(state), derive(state.keys.step, "shares")
     for sender, sealed in message.shares.items():
@@ -59,16 +61,16 @@ def _purpose(state: ClientState) -> tuple[str, int, int, str]:
 
 
 def check_addressed(upload: Upload, total: Sum, client: str, members: Sequence[str]) -> None:
-    """Refuse an upload without a share for every other member, if its sum opens by shares, or with any if not."""
+    """Refuse an upload that lacks a share for another member or, if its sum needs no shares, has any."""
     holders = {*members} - {client} if total.share_size else set()
     if set(upload.shares) != holders:
         raise ProtocolError(
-            f"the upload should bring shares for {sorted(holders) or 'nobody'}, got {sorted(upload.shares)}"
+            f"the upload should contain shares for {sorted(holders) or 'nobody'}, got {sorted(upload.shares)}"
         )
 
 
 def interrupted(server: RoundServer, number: int) -> bool:
-    """Whether shares for this round were asked for before an interruption: no client gives them out twice."""
+    """Whether share sums for this round were requested before an interruption: no client gives one out twice."""
     opened, attempt = server.state.opening
     return opened == number and attempt < server.state.attempt
 
@@ -81,7 +83,7 @@ def open_sum(
     survivors: list[str],
     uploads: Mapping[str, Upload],
 ) -> Asked:
-    """Ask the survivors for their sums of shares, and open the sum. Returns who is in it; nobody if it stays shut."""
+    """Ask the survivors for their share sums, and open the sum. Returns who is in it; nobody if it cannot be opened."""
     members = server.parameters.members(round_id.number)
     sums: dict[int, Shares] = {}
 
@@ -100,7 +102,7 @@ def open_sum(
         for client in survivors
     }
     server.state.opening = (round_id.number, round_id.attempt)
-    yield server.state  # kept before anyone is asked
+    yield server.state  # saved before anyone is asked
     yield from server.ask(record, requests, take)
     try:
         total.unmask(sums, server.parameters.quorum, len(survivors))

@@ -1,4 +1,4 @@
-"""Work that all clients of one process need and only the first should do; and how long work took."""
+"""Work that all clients of one process need but only the first should do; and timing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 class SingleFlight:
-    """Computes a value once a key, whichever thread asks first; the others wait for it. Keeps the newest few."""
+    """Computes a value once per key, in the thread that asks first; the others wait for it. Keeps the newest few."""
 
     def __init__(self, keep: int = 4) -> None:
         self._keep = keep
@@ -34,7 +34,7 @@ class SingleFlight:
             try:
                 future.set_result(compute())
             except BaseException as error:
-                with self._lock:  # the next to ask may bring better input
+                with self._lock:  # the next caller may have better input
                     self._values.pop(key, None)
                 future.set_exception(error)
                 raise

@@ -1,4 +1,4 @@
-"""What survives between messages: on a real network each one may reach a fresh process."""
+"""What is kept between messages: on a real network each one may reach a new process."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.errors import ProtocolError, RunError
 from paraaegis.protocol.mechanisms import UploadContext
 from paraaegis.protocol.messages import Aggregate
+from paraaegis.protocol.records import RoundRecord as RoundRecord
 from paraaegis.types import Arrays, Mask, Vector
 
-_STORED_AS = {"next_residual": "kept", "fingerprint": "mark"}  # fields that were once called something else
+_STORED_AS = {"next_residual": "kept", "fingerprint": "mark"}  # fields stored under an older name
 Phase = Literal["idle", "voted", "elected", "sent", "shared", "ended"]
 
 
 @dataclass(frozen=True, eq=False)
 class ClientState:
-    """A client between two messages: Idle → Voted → Sent → Idle; with masks that shares open, Shared follows on Sent.
+    """A client between two messages: Idle → Voted → Sent → Idle; with masks opened by shares, Shared follows Sent.
 
-    Elected is where it stays if its upload fails: it does not answer a second elected set. `number` and `attempt` are
-    the last answered: each is answered once, because a repeated order links rounds. A check that fails ends the run for
-    this client: from Ended there is no way back.
+    A client whose upload fails stays Elected: it does not answer a second elected set. `number` and `attempt` are the
+    last it answered: it answers each once, because a secret order used twice would link them. A failed check ends the
+    run for this client: there is no way back from Ended.
     """
 
     weights: Vector  # the model after `applied` rounds
@@ -35,35 +36,35 @@ class ClientState:
     attempt: int = 0
     applied: int = 0
     held: Ratchet | None = None  # the keys of the round that it is in, or waits for; see `keys`
-    line: bytes = b""  # names the line of roots that these come from
-    root: int = 0  # which run of that line this is
-    joined: str = ""  # proof that it has this run's keys; others check it before they move on to them
-    once: bytes = field(default=b"", repr=False)  # private key that the next snapshot is sealed to
+    line: bytes = b""  # the line of roots from which these keys derive; see crypto/ratchet.py
+    root: int = 0  # index of their root in that line
+    joined: str = ""  # proof of having this run's keys; other clients check it before they move on to them
+    once: bytes = field(default=b"", repr=False)  # private one-time key; the next snapshot is sealed to its public one
     counts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # weights by client, fixed
-    chains: str = ""  # digest of all that it was told, after each round: 64 hexadecimal digits each; see binding.py
-    pinned: str = ""  # digest of the next round's sum, once it is being checked
+    chains: str = ""  # the chain after each round, 64 hexadecimal digits each; see binding.py
+    pinned: str = ""  # digest of the next round's sum, set before it is checked
     model: str = ""  # digest of the model that round `number` was trained on
     view: str = ""  # what it believed when round `number` began; see binding.py
     nonce: str = ""  # of its upload in round `number`
-    share: NDArray[np.int64] | None = None  # sent: its share of the secret of its own mask
+    share: NDArray[np.int64] | None = None  # sent: its own share of its mask's secret
     opened: int = 0  # the last round in which it gave out a sum of shares
-    residual: Vector | None = None  # feedback: what goes into the next update
-    update: Vector | None = None  # voted: what to send; sent: what returns to the residual if it was not counted
+    residual: Vector | None = None  # feedback: what is added to the next update
+    update: Vector | None = None  # voted: what to send; sent: the residual if the upload was not counted
     next_residual: Vector | None = None  # sent: the residual if the upload was counted
     fingerprint: str = ""  # of view and secret order in round `number`
     elected: Mask | None = None  # sent: the elected positions of round `number`
-    upload_context: UploadContext | None = None  # voted: for the upload, if the process stays; never stored
+    upload_context: UploadContext | None = None  # voted: for the upload, while the process lives; never stored
 
     @property
     def keys(self) -> Ratchet:
         """The keys of the round that it is in, or waits for."""
         if self.held is None:
-            raise ProtocolError("this client has no keys for this run: a roll call or a peer's model gives it some")
+            raise ProtocolError("this client has no keys for this run; a roll call or a peer's model provides them")
         return self.held
 
     @property
     def chain(self) -> str:
-        """The digest of all that it was told so far."""
+        """The digest of everything it has been told so far."""
         return self.chains[-64:]
 
     @property
@@ -73,22 +74,22 @@ class ClientState:
 
     @property
     def heaviest(self) -> float:
-        """The largest share of W that a client has."""
+        """The largest share of W that any client has."""
         return float(self.counts.max() / self.total)
 
     def to_arrays(self) -> Arrays:
         """Named arrays that `from_arrays` reads back."""
-        found = {stored: getattr(self, name) for stored, name in self._stored().items()}
-        found |= {"held": self.held.encoded() if self.held else "", "once": self.once.hex(), "line": self.line.hex()}
-        return {name: np.asarray(value) for name, value in found.items() if value is not None}
+        values = {stored: getattr(self, name) for stored, name in self._stored().items()}
+        values |= {"held": self.held.encoded() if self.held else "", "once": self.once.hex(), "line": self.line.hex()}
+        return {name: np.asarray(value) for name, value in values.items() if value is not None}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ClientState:
         """A state from named arrays."""
-        known = cls._stored()
-        if "weights" not in arrays or not set(arrays) <= set(known):
-            raise RunError(f"a client's state has the arrays {sorted(known)}, got {sorted(arrays)}")
-        values: dict[str, Any] = {known[name]: value if value.ndim else value.item() for name, value in arrays.items()}
+        names = cls._stored()
+        if "weights" not in arrays or not set(arrays) <= set(names):
+            raise RunError(f"a client's state has the arrays {sorted(names)}, got {sorted(arrays)}")
+        values: dict[str, Any] = {names[name]: value if value.ndim else value.item() for name, value in arrays.items()}
         held, once, line = (values.pop(name, "") for name in ("held", "once", "line"))
         try:
             keys = Ratchet.decoded(held) if held else None
@@ -98,48 +99,32 @@ class ClientState:
 
     @classmethod
     def _stored(cls) -> dict[str, str]:
-        """The fields by the names of their arrays."""
+        """The names of the fields, by the names of their arrays."""
         names = [field.name for field in fields(cls) if field.name != "upload_context"]
         return {_STORED_AS.get(name, name): name for name in names}
-
-
-class RoundRecord(msgspec.Struct, kw_only=True):
-    """One round as it is written down: what was decided, what it cost, how good the model was after it."""
-
-    round: int
-    ratio: float
-    elected: int
-    clients: list[str] = []
-    dropped: dict[str, str] = {}
-    declined: dict[str, str] = {}
-    agreement: float | None = None
-    metrics: dict[str, float] = {}
-    seconds: dict[str, float] = {}
-    bytes_up: dict[str, int] = {}
-    bytes_down: dict[str, int] = {}
 
 
 class ServerState(msgspec.Struct, kw_only=True):
     """The server between two rounds. It holds opaque aggregates, no key and no model."""
 
-    run: str = ""  # the run's name, where it has one of its own
+    run: str = ""  # the run's name; empty: its configuration names it
     number: int = 0  # rounds finished
-    attempt: int = 0  # of every round from here on; a run that goes on with fresh noise must not repeat an order
+    attempt: int = 0  # of every round from here on; a run resumed with fresh noise must not reuse a secret order
     weights: dict[str, int] = {}  # of enrolled clients: sample counts, or 1 each
-    agreed: tuple[str, str] = ("", "")  # what all said at first: digest of the first model, proof of having its keys
-    root: int = 0  # which run of their keys this is to the clients
+    agreed: tuple[str, str] = ("", "")  # what all clients said first: digest of the first model, proof of their keys
+    root: int = 0  # index of the root from which the clients derived this run's keys
     proofs: dict[str, dict[str, bytes]] = {}  # each client's proofs of its weight, by recipient
     seen: dict[str, int] = {}  # the last round each client has applied
-    history: list[Aggregate] = []  # kept apart from the rest of the state, see encode_state
-    lines: int = 0  # written so far
-    pending: RoundRecord | None = None  # the last round's line, whose metrics have not come yet
+    history: list[Aggregate] = []  # stored apart from the rest of the state, see encode_state
+    lines: int = 0  # round records written so far
+    pending: RoundRecord | None = None  # the last round's record, which still lacks its metrics
     stopped: str = ""  # why the run ended before its last round
     ended: list[str] = []  # clients that ended the run, because a check of what the server passed on failed
-    opening: tuple[int, int] = (0, 0)  # the last round and attempt for which shares were asked
+    opening: tuple[int, int] = (0, 0)  # the last round and attempt for which share sums were requested
 
     @property
     def late(self) -> list[str]:
-        """Clients that lack rounds which are finished."""
+        """Clients that have not applied all finished rounds."""
         behind = [client for client, applied in self.seen.items() if applied < self.number]
         return [client for client in behind if client not in self.ended]
 

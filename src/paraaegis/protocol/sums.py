@@ -1,6 +1,6 @@
 """The server's half of every method: one running sum, built from public parameters alone.
 
-It cannot hold a key, because none of its types has a place for one.
+It cannot hold a key, because none of its types has a field for one.
 """
 
 from __future__ import annotations
@@ -26,27 +26,29 @@ Shares: TypeAlias = NDArray[np.int64]  # one holder's share of each number of a 
 
 
 class Sum(Protocol):
-    """One running sum, never n uploads."""
+    """One running sum; the uploads in it are not kept."""
 
-    share_size: int = 0  # numbers in a client's share of a secret, where such shares open the sum; see shares.py
+    share_size: int = 0  # numbers in a client's share of a secret, if such shares open the sum; see shares.py
 
     def add(self, upload: Payload) -> None:
         """Add one client's upload: all of it or, with an error, none."""
 
     def remove(self, upload: Payload) -> None:
-        """Take back an upload that was added."""
+        """Subtract an upload that was added."""
 
     def unmask(self, shares: Mapping[int, Shares], quorum: int, clients: int) -> None:
-        """Open a sum of this many clients by sums of shares, by holder; only for a sum with a `share_size`."""
-        raise ProtocolError(f"a {type(self).__name__} is open; got {len(shares)} shares, {quorum=}, {clients=}")
+        """Open a sum over this many clients with share sums by holder; only for a sum with a `share_size`."""
+        raise ProtocolError(
+            f"a {type(self).__name__} needs no shares to be opened, got {len(shares)} shares, {quorum=}, {clients=}"
+        )
 
     def close(self) -> Payload:
-        """The sum; the object is spent afterwards."""
+        """The sum; the object cannot be used afterwards."""
 
 
 @dataclass(frozen=True)
 class ServerHalf:
-    """The server's side of a method: whether clients vote, and a new sum for a round with k elected values."""
+    """The server's side of a method: whether clients vote, and how to open a sum for a round with k elected values."""
 
     votes: bool
     open: Callable[[RoundId, int], Sum]
@@ -54,7 +56,7 @@ class ServerHalf:
 
 
 class FixedPointSum(Sum):
-    """A sum of whole numbers in clear; `kind` says which uploads it takes."""
+    """A sum of integers in clear; `kind` is the kind of payload that it accepts."""
 
     def __init__(self, length: int, kind: str = "grid") -> None:
         self.values, self._kind = np.zeros(length, dtype=np.int64), kind
@@ -87,7 +89,7 @@ class FixedPointSum(Sum):
 
 
 class LweSum(FixedPointSum):
-    """A sum of values that are masked by learning with errors; the sum of the masks' secrets opens it."""
+    """A sum of values masked by learning with errors; the sum of the masks' secrets opens it."""
 
     def __init__(self, form: str, round_id: RoundId, length: int) -> None:
         super().__init__(length, "lwe")
@@ -95,7 +97,7 @@ class LweSum(FixedPointSum):
         self.share_size = self._form.size
 
     def unmask(self, shares: Mapping[int, Shares], quorum: int, clients: int) -> None:
-        """See Sum: rebuild the sum of the clients' secrets, and take its mask off."""
+        """See Sum: rebuild the sum of the clients' secrets and remove its mask."""
         self.values = lwe.unmask(self.values, self._form, self._seed, rebuild(shares, quorum), clients)
 
 
@@ -130,13 +132,13 @@ class CkksSum(Sum):
 
 
 class ParallelSum(Sum):
-    """Sums of both parts, always over the same clients."""
+    """The sums of both parts, always over the same clients."""
 
     def __init__(self, length: int, *parts: Sum) -> None:
         self._length, self._parts = length, parts
 
     def add(self, upload: Payload) -> None:
-        """See Sum: both parts at a time; where one is refused, the other is taken back."""
+        """See Sum: both parts in parallel; if one is refused, the other is subtracted again."""
         self._check(upload)
         pairs = list(zip(self._parts, upload.parts, strict=True))
         errors = parallel_map(_refusal, pairs)
@@ -162,7 +164,7 @@ class ParallelSum(Sum):
 
 
 def _refusal(_: int, pair: tuple[Sum, Payload]) -> Exception | None:
-    """Add a part to its sum; why it is refused, if it is."""
+    """Add a part to its sum. Returns the error if it is refused."""
     total, part = pair
     try:
         total.add(part)
@@ -175,11 +177,11 @@ def expect_kind(payload: Payload, kind: str, parts: int = 0) -> None:
     """Refuse a payload of another kind or number of parts."""
     if (payload.kind, len(payload.parts)) != (kind, parts):
         raise ProtocolError(
-            f"a {kind!r} payload of {parts} parts was expected, got {payload.kind!r} of {len(payload.parts)}"
+            f"expected a {kind!r} payload of {parts} parts, got a {payload.kind!r} payload of {len(payload.parts)}"
         )
 
 
 def expect_length(payload: Payload, length: int) -> None:
     """Refuse a payload of another number of values."""
     if payload.length != length:
-        raise ProtocolError(f"a {payload.kind!r} payload of {length} values was expected, got {payload.length}")
+        raise ProtocolError(f"expected a {payload.kind!r} payload of {length} values, got {payload.length}")

@@ -1,6 +1,6 @@
-"""The vote: each client names its k values, the server counts and elects k (Algorithm 1, lines 7 to 11).
+"""The vote: each client votes for k values, the server counts and elects k (Algorithm 1, lines 7 to 11).
 
-Selection works on parameter indices, everything after it on positions in the round's secret order.
+Clients select by parameter index; everything after that works on positions in the round's secret order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def select_min(update: Vector, k: int, _rng: np.random.Generator) -> Mask:
 
 
 def select_rand(update: Vector, k: int, rng: np.random.Generator) -> Mask:
-    """Any k values, for the paper's ablation."""
+    """k random values, for the paper's ablation."""
     mask = np.zeros(update.size, dtype=np.bool_)
     mask[rng.choice(update.size, size=k, replace=False)] = True
     return mask
@@ -49,7 +49,7 @@ def select(strategy: str, update: Vector, k: int, rng: np.random.Generator) -> M
 
 
 def _largest(scores: NDArray[np.float32], k: int) -> Mask:
-    """Exactly k True; of equal scores the first win, so that the choice does not depend on the sort's internals."""
+    """Exactly k True; ties go to the first, so that the choice does not depend on the sort's internals."""
     cut = np.partition(scores, scores.size - k)[scores.size - k]
     return _above(scores, float(cut), k)
 
@@ -70,29 +70,29 @@ def _above(scores: NDArray[Any], cut: float, k: int) -> Mask:
 
 def cast(mask: Mask, places: Places) -> Blob:
     """A ballot: the client's votes by position in the secret order."""
-    chosen = np.zeros_like(mask)
-    chosen[places[np.flatnonzero(mask)]] = True
-    return pack_positions(chosen)
+    votes = np.zeros_like(mask)
+    votes[places[np.flatnonzero(mask)]] = True
+    return pack_positions(votes)
 
 
-def pack_positions(chosen: Mask) -> Blob:
-    """A set of positions as one bit each, or as a list of 4-byte positions where that is shorter."""
-    if 4 * int(np.count_nonzero(chosen)) < (chosen.size + 7) // 8:
-        return Blob(np.flatnonzero(chosen).astype("<u4").data)
-    return Blob(np.packbits(chosen).data)
+def pack_positions(positions: Mask) -> Blob:
+    """A set of positions as one bit each, or as a list of 4-byte positions if that is shorter."""
+    if 4 * int(np.count_nonzero(positions)) < (positions.size + 7) // 8:
+        return Blob(np.flatnonzero(positions).astype("<u4").data)
+    return Blob(np.packbits(positions).data)
 
 
 def unpack_positions(blob: Blob, k: int, length: int) -> Mask:
     """The set that `pack_positions` packed; refuses one that is not exactly k of `length` positions."""
     if _listed(blob, k, length):
-        chosen = np.zeros(length, dtype=np.bool_)
-        chosen[_positions(blob, length)] = True
-        return chosen
+        positions = np.zeros(length, dtype=np.bool_)
+        positions[_positions(blob, length)] = True
+        return positions
     return _mask(blob, k, length)
 
 
 def _listed(blob: Blob, k: int, length: int) -> bool:
-    """Whether k of `length` positions come as a list rather than as bits; refuses another size than either has."""
+    """Whether k of `length` positions are sent as a list rather than as bits; refuses bytes of any other size."""
     bits = (length + 7) // 8
     if len(blob) != min(4 * k, bits):
         raise ProtocolError(f"{k} of {length} positions take {min(4 * k, bits)} bytes, got {len(blob)}")
@@ -102,18 +102,18 @@ def _listed(blob: Blob, k: int, length: int) -> bool:
 def _positions(blob: Blob, length: int) -> NDArray[np.uint32]:
     positions = np.frombuffer(blob.view, dtype="<u4")
     if positions.size and (positions[-1] >= length or not (positions[:-1] < positions[1:]).all()):
-        raise ProtocolError(f"positions must ascend and be below {length}, got others, up to {positions.max()}")
+        raise ProtocolError(f"positions must ascend and be below {length}, got others, with maximum {positions.max()}")
     return positions
 
 
 def _mask(blob: Blob, k: int, length: int) -> Mask:
     unpacked = np.unpackbits(np.frombuffer(blob.view, dtype=np.uint8))
     if unpacked[length:].any():
-        raise ProtocolError(f"votes beyond the {length} positions")
-    chosen: Mask = unpacked[:length].view(np.bool_)
-    if (count := int(np.count_nonzero(chosen))) != k:
-        raise ProtocolError(f"exactly {k} positions were expected, got {count}")
-    return chosen
+        raise ProtocolError(f"got votes beyond the {length} positions")
+    positions: Mask = unpacked[:length].view(np.bool_)
+    if (count := int(np.count_nonzero(positions))) != k:
+        raise ProtocolError(f"expected exactly {k} positions, got {count}")
+    return positions
 
 
 class Tally:
@@ -128,16 +128,16 @@ class Tally:
         if _listed(ballot, self.k, self.length):
             self.counts[_positions(ballot, self.length)] += 1
         else:
-            chosen = _mask(ballot, self.k, self.length)
+            votes = _mask(ballot, self.k, self.length)
 
             def count(_: int, span: slice) -> None:
-                self.counts[span] += chosen[span]
+                self.counts[span] += votes[span]
 
             parallel_map(count, slices(self.length))
         self.ballots += 1
 
     def elect(self) -> Mask:
-        """The k positions with most votes. Ties go to the lower position, which is fair: the order is random."""
+        """The k positions with the most votes. Ties go to the lower position, which is fair: the order is random."""
         if self.k in (0, self.length):
             return np.full(self.length, self.k > 0)
         parts = parallel_map(

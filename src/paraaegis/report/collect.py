@@ -14,7 +14,7 @@ from paraaegis.errors import ParaAegisError, RunError
 from paraaegis.methods import METHODS
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import Guarantee
-from paraaegis.protocol.state import RoundRecord
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.guarantees import spending
 from paraaegis.runs.result import Result, bytes_per_client, read_done, summarise

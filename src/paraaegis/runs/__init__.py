@@ -1,1 +1,1 @@
-"""One run: put together, carried out, written down."""
+"""One run: assembled, carried out, recorded."""

@@ -1,4 +1,4 @@
-"""From a configuration and learners to the two halves of a run."""
+"""Build both halves of a run from a configuration and learners."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from paraaegis.types import Learner
 
 @dataclass(frozen=True)
 class Federation:
-    """A run that is ready to go."""
+    """A run that is ready to start."""
 
     parameters: RunParameters
     server: ServerHalf
@@ -37,12 +37,12 @@ class Federation:
 
 
 def short_name(config: Config) -> str:
-    """What the names of a configuration's runs begin with."""
+    """The prefix of the names of a configuration's runs."""
     return config.digest()[:16]
 
 
 def make_keys(config: Config) -> FederationKeys:
-    """The clients' secrets: fresh ones, or for a seeded simulation some that can be drawn again."""
+    """The clients' secrets: fresh ones or, for a seeded simulation, ones that can be derived again."""
     if config.privacy.noise == "secret":
         return FederationKeys(Root.new())
     seeded = hashlib.sha256(config.seed.to_bytes(8, "little")).digest()
@@ -52,7 +52,7 @@ def make_keys(config: Config) -> FederationKeys:
 def make_parameters(
     config: Config, clients: Sequence[str], length: int, evaluators: Sequence[str], run: str = ""
 ) -> RunParameters:
-    """The public parameters of a run of a resolved configuration; `run` names it, else its configuration does."""
+    """The public parameters of a run of a resolved configuration; without `run` its configuration names it."""
     return RunParameters(
         run=run or short_name(config),
         config=config.digest(),
@@ -85,7 +85,7 @@ def make_client(
     holdout: bool,
     identity: tuple[bytes, bytes],
 ) -> ClientContext:
-    """One client of a run, by itself; `identity` is its private and public key."""
+    """A single client of a run; `identity` is its private and public key."""
     index = parameters.clients.index(name)
     return ClientContext(
         name=name,
@@ -112,15 +112,15 @@ def make_clients(
     ledger: Ledger | None = None,
     holdout: bool = False,
 ) -> dict[str, ClientContext]:
-    """All clients of a run in one process. They share what would be the same for each of them.
+    """All clients of a run in one process. They share what is the same for each of them.
 
-    With `holdout` they evaluate on data of their own, which the ledger then counts as a release.
+    With `holdout` they evaluate on their own hold-out data, which the ledger then counts as a release.
     """
-    lagging = parameters.sampled < len(parameters.clients)  # who is not drawn applies several rounds at once, later
+    lagging = parameters.sampled < len(parameters.clients)  # clients not drawn apply several rounds at once later
     cache, deltas = SingleFlight(), SingleFlight(keep=parameters.history if lagging else 2)
     half = method_of(config).client(config, pool)
     ledger = Ledger(budget(config)) if ledger is None else ledger
-    # A run that is resumed must have the same identities: they are part of what its clients agreed on.
+    # A resumed run must have the same identities, since they are part of what its clients agreed on.
     privates = {name: derive(keys.root.secret, "simulated identity", name) for name in learners}
     pairs = {name: (private, public_of(private)) for name, private in privates.items()}
     keys = replace(keys, roster={name: public for name, (_, public) in pairs.items()})
@@ -138,7 +138,7 @@ def assemble(
     evaluator: str,
     pools: tuple[SecretPool, Pool] | None = None,
 ) -> Federation:
-    """A run of a resolved configuration without a folder, to measure or test. Only the clients' pool knows keys."""
+    """A run of a resolved configuration without a folder, for measurements and tests. Only the first pool has keys."""
     clients_pool, server_pool = pools or (None, None)
     parameters = make_parameters(config, tuple(learners), checked_length(config, learners), (evaluator,))
     clients = make_clients(config, parameters, learners, keys, clients_pool)
@@ -146,7 +146,7 @@ def assemble(
 
 
 def draw(config: Config, purpose: Purpose, client: int) -> Draw:
-    """Streams that can be replayed for a simulation, fresh secret ones otherwise."""
+    """Random streams: ones that can be replayed for a simulation, fresh secret ones otherwise."""
     if config.privacy.noise == "seeded":
         return lambda number, attempt: stream(config.seed, purpose, client, number, attempt)
     return lambda _number, _attempt: system()

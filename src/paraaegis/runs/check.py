@@ -1,4 +1,4 @@
-"""What a run needs to know of a configuration, and what it refuses, before any work."""
+"""What a run fills into a configuration, and what it refuses, before any work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paraaegis.types import Learner
 
 
 def resolve(config: Config, samples: Sequence[int]) -> Config:
-    """Fill in what depends on the data: the quorum and the smallest data size."""
+    """The configuration with the quorum and the smallest number of samples filled in."""
     federation = config.federation
     least = max(math.ceil(0.8 * config.sampled), config.privacy.floor, method_of(config).least_quorum(config))
     quorum = federation.quorum or min(least, config.sampled)
@@ -25,26 +25,26 @@ def resolve(config: Config, samples: Sequence[int]) -> Config:
 
 
 def check_early(config: Config) -> None:
-    """Refuse what shows before data is read and a model is built. For runs on built-in data and models."""
+    """Refuse what can be refused before data is read and a model is built. For built-in data and models."""
     from paraaegis.learn.names import DATASET_NAMES, MODEL_NAMES
 
     method_of(config).check(resolve(config, [max(1, config.federation.min_samples)]))
-    for key, name, known in (
+    for key, name, names in (
         ("data.name", config.data.name, DATASET_NAMES),
         ("model.name", config.model.name, MODEL_NAMES),
     ):
-        if name not in known:
-            raise ConfigError(f"{key} must be one of {', '.join(known)}, got {name!r}")
+        if name not in names:
+            raise ConfigError(f"{key} must be one of {', '.join(names)}, got {name!r}")
 
 
 def check_learners(config: Config, learners: Mapping[str, Learner]) -> int:
-    """The length of the learners' model; refuses names, data or a model that make the run impossible."""
+    """The length of the learners' model; refuses names, data or a model with which the run is impossible."""
     check_names(learners)
     least = max(1, config.federation.min_samples)
     for name, learner in learners.items():
         if learner.samples < least:
             raise ConfigError(
-                f"{name} has {plural(learner.samples, 'sample')}, federation.min_samples asks for {least}"
+                f"{name} has {plural(learner.samples, 'sample')}, but needs at least {least} (federation.min_samples)"
             )
     return checked_length(config, learners)
 

@@ -1,4 +1,4 @@
-"""Torch learners for an experiment: the data shared out, one model and optimiser a client."""
+"""Torch learners for an experiment: the data split among the clients, one model and optimiser per client."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from paraaegis.types import Learner, Vector
 
 PHOTOGRAPHS = (128, 128, 3), 10
 _log = logging.getLogger(__name__)
-LEAST = 10  # samples that a split gives every client where the configuration does not say
+LEAST = 10  # samples that a split gives every client unless the configuration says otherwise
 
 
 @dataclass(frozen=True)
 class TorchExperiment:
-    """The clients' learners, the configuration that their data completes, and what is needed to keep the model."""
+    """The clients' learners, the configuration completed from their data, and what is needed to save the model."""
 
     config: Config
     learners: dict[str, Learner]
     dataset: data.Dataset
-    gpu: str  # its name; empty where they train on a CPU
+    gpu: str  # its name; empty if they train on a CPU
 
     def save_model(self, path: Path, weights: Vector) -> None:
-        """Write the model so that plain torch loads it."""
+        """Write the model so that plain torch can load it."""
         model = self.config.model.name
         train.save_model(path, model, self.dataset.shape, self.dataset.classes, weights)
 
 
 def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment:
-    """Load and share out the data, build a learner a client or of one alone. The first also holds the test set."""
+    """Load and split the data, and build a learner per client, or only one's. The first also holds the test set."""
     if config.model.name not in models.MODELS:
         raise ConfigError(f"model.name must be one of {', '.join(models.MODELS)}, got {config.model.name!r}")
     dataset = data.load(config.data.name, Path(config.data.folder) if config.data.folder else None)
@@ -89,34 +89,34 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
 
 
 def warn_of_range(config: Config) -> None:
-    """Warn where the model has BatchNorm statistics that may leave the range of the compact profile."""
-    name, chosen = config.model.name, profile(config.protect.profile)
-    if chosen.name == "compact" and "ckks" in method_of(config).ciphers and models.has_batch_norm(name):
+    """Warn if the model has BatchNorm statistics that may leave the range of the compact profile."""
+    name, ckks = config.model.name, profile(config.protect.profile)
+    if ckks.name == "compact" and "ckks" in method_of(config).ciphers and models.has_batch_norm(name):
         _log.warning(
-            'protect.profile = "compact" carries sums within ±%.0f, and BatchNorm statistics of %s may exceed that: '
-            'the run would then stop in the middle. Use protect.profile = "precise", or a model without BatchNorm',
-            chosen.reach,
+            'protect.profile = "compact" supports sums within ±%.0f, but BatchNorm statistics of %s may exceed that, '
+            'which would stop the run. Use protect.profile = "precise", or a model without BatchNorm',
+            ckks.reach,
             name,
         )
 
 
 def at_a_time(config: Config) -> int:
-    """How many clients should share a GPU: all, or half of them where the others have all of an update to encrypt.
+    """How many clients should share a GPU: all, or half of them if the other half can encrypt meanwhile.
 
-    Half as many train a few percent slower. Methods that vote wait for the last client anyway.
+    This makes training a few percent slower. Methods that vote wait for the last client anyway.
     """
     method = method_of(config)
-    clients = min(config.sampled, threads(config.engine.workers))  # the engine has no more of them
+    clients = min(config.sampled, threads(config.engine.workers))  # the engine has no more threads
     encrypts_at_once = "ckks" in method.ciphers and not method.votes
     return -(-clients // 2) if encrypts_at_once else clients
 
 
 def model_length(name: str, config: Config) -> int:
-    """Values in a model for a configuration's data; where that is not here, for photographs in ten classes."""
+    """Values in a model for a configuration's data; if the data is not available, for photographs in ten classes."""
     shape, classes = PHOTOGRAPHS
     with suppress(DataError):
-        found = data.load(config.data.name, Path(config.data.folder) if config.data.folder else None)
-        shape, classes = found.shape, found.classes
+        dataset = data.load(config.data.name, Path(config.data.folder) if config.data.folder else None)
+        shape, classes = dataset.shape, dataset.classes
     return int(to_vector(models.build(name, shape, classes, 0)).size)
 
 

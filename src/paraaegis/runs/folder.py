@@ -1,17 +1,17 @@
-"""A run's folder: the resolved configuration, one JSON line a round, the checkpoint, the model, the result.
+"""A run's folder: the resolved configuration, a record per round, the checkpoint, the model, the result.
 
-    config.toml       what was run, every default filled in
-    rounds.jsonl      one line a round
+    config.toml       what was run, with every default filled in
+    rounds.jsonl      one record (line) per round
     ledger.jsonl      every release, written before it was sent; never shortened
-    checkpoint.npz    what a resumed run needs, readable by its owner alone; removed when every client has the end
+    checkpoint.npz    what a resumed run needs, readable only by its owner; removed when every client has the last model
     history/          aggregates that a client may still need
-    keys              the clients' secrets while the run goes on, readable by its owner alone
+    keys              the clients' secrets during the run, readable only by its owner
     model.pt          the final model, for plain torch
-    result.json       the summary; its presence says that the run is complete
-    error.txt         why a server of a federation stopped, until it is started again
+    result.json       the summary; if it exists, the run is complete
+    error.txt         why a federation's server stopped, until it is started again
 
-Lines and ledger are appended to; everything else that is read again is written beside its place and moved there, so
-that a kill at any time leaves it whole.
+rounds.jsonl and the ledger are appended to. Every other file that is read again is written to a temporary file and
+moved into place, so that a kill at any time leaves it intact.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from paraaegis.files import write_whole
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import VALUES
 from paraaegis.privacy.ledger import Release, read_ledger
-from paraaegis.protocol.state import ClientState, RoundRecord, ServerState, decode_state, encode_state
+from paraaegis.protocol.records import RoundRecord
+from paraaegis.protocol.state import ClientState, ServerState, decode_state, encode_state
 from paraaegis.runs.history import History
 from paraaegis.types import Arrays
 
@@ -58,7 +59,7 @@ class RunFolder:
 
     @contextmanager
     def claimed(self, config: Config, fresh: bool) -> Iterator[None]:
-        """Hold the folder for one run of this configuration; refuses another's or another process's."""
+        """Lock the folder for a run of this configuration; refuses the folder of another run or process."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -82,11 +83,11 @@ class RunFolder:
             yield
 
     def _is_ours(self) -> bool:
-        """Whether a configuration of ours lies here, as in results that were copied without their lock."""
+        """Whether the folder holds a run's configuration, as in results that were copied without their lock."""
         return self.config.exists() and self.read_config() is not None
 
     def read_config(self) -> Config | None:
-        """The configuration of the run in this folder; None where there is none that can be read."""
+        """The configuration of the run in this folder; None if there is none that can be read."""
         try:
             return load_config(self.config)
         except ParaAegisError:
@@ -107,12 +108,12 @@ class RunFolder:
         write_config(self.config, config)
 
     def _refuse_nameless(self) -> None:
-        """Traces of a run without its configuration must not be taken for those of another."""
+        """Refuse traces of a run without its configuration: they must not be mistaken for another run's."""
         traces = [path.name for path in (self.result, self.records, self.ledger, self.checkpoint) if path.exists()]
         if traces:
             raise RunError(
                 f"{self.config} is gone, but {', '.join(traces)} of a run {'is' if len(traces) == 1 else 'are'} still "
-                "there, and its configuration cannot be known; bring the file back, or choose another "
+                "there, so its configuration is unknown; restore the file, or choose another "
                 f"--out{self._or_start_over}"
             )
 
@@ -121,39 +122,39 @@ class RunFolder:
         if self._really_spent():
             raise RunError(
                 f"{self.ledger} records privacy that was really spent, and starting over would forget it; choose "
-                "another --out, and count what both runs spend"
+                "another --out, and add up what both runs spend"
             )
 
     def _refuse_forgetting(self) -> None:
-        """A run with secret noise that left traces but no ledger may have spent what nobody can tell."""
-        found = self.read_config()
+        """Refuse traces of a run with secret noise but no ledger: the privacy it spent is unknown."""
+        config = self.read_config()
         traces = [path.name for path in (self.records, self.result, self.checkpoint) if path.exists()]
-        secret = found is None or found.privacy.noise == "secret"
+        secret = config is None or config.privacy.noise == "secret"
         if secret and traces and not self.ledger.exists():
             raise RunError(
-                f"{self.ledger} is gone, but {traces[0]} shows that something was sent: what was spent cannot be "
-                "known; bring the file back, or choose another --out"
+                f"{self.ledger} is gone, but {traces[0]} shows that something was sent, so the privacy spent is "
+                "unknown; restore the file, or choose another --out"
             )
 
     def _refuse_repeating(self) -> None:
-        """A run with secret noise that was further than its first checkpoint must go on from there."""
-        found = self.read_config()
+        """Refuse to repeat a run with secret noise that was past its first checkpoint: it must continue from there."""
+        config = self.read_config()
         if (
-            found is not None
-            and found.privacy.noise == "secret"
-            and len(self.read_records()) >= found.engine.checkpoint
+            config is not None
+            and config.privacy.noise == "secret"
+            and len(self.read_records()) >= config.engine.checkpoint
         ):
             raise RunError(
-                f"{self.checkpoint} is gone, so that the rounds in {self.records.name} could only be played again, for "
-                "twice the budget; bring the file back, or choose another --out"
+                f"{self.checkpoint} is gone, so the rounds in {self.records.name} could only be repeated, for twice "
+                "the budget; restore the file, or choose another --out"
             )
 
     @property
     def remedy(self) -> str:
-        """What to do where a file is damaged: starting over must not forget what was spent."""
+        """What to do about a damaged file: starting over must not forget what was spent."""
         if self._may_start_over:
             return "--fresh starts over"
-        return "bring back a copy, or choose another --out and count what both runs spend"
+        return "restore the file, or choose another --out and add up what both runs spend"
 
     @property
     def _or_start_over(self) -> str:
@@ -172,10 +173,10 @@ class RunFolder:
 
     def _same(self, config: Config) -> None:
         try:
-            found = load_config(self.config).filled(config)
+            earlier = load_config(self.config).filled(config)
         except ParaAegisError as error:
-            raise RunError(f"{error}; {self.remedy}") from error  # which names the file
-        differing = list(_differences(msgspec.to_builtins(found), msgspec.to_builtins(config)))
+            raise RunError(f"{error}; {self.remedy}") from error  # the error names the file
+        differing = list(_differences(msgspec.to_builtins(earlier), msgspec.to_builtins(config)))
         differing = [text for text in differing if not text.startswith(HERE)]
         if differing:
             raise RunError(
@@ -184,12 +185,12 @@ class RunFolder:
             )
 
     def append(self, record: RoundRecord) -> None:
-        """Write one round down."""
+        """Append the record of a round."""
         with self.records.open("ab") as file:
             file.write(msgspec.json.encode(record) + b"\n")
 
     def read_records(self) -> list[RoundRecord]:
-        """The rounds so far; a last line cut off by a kill is left out."""
+        """The records so far; a last line cut off by a kill is skipped."""
         if not self.records.exists():
             return []
         whole = self.records.read_bytes().split(b"\n")[:-1]
@@ -199,31 +200,31 @@ class RunFolder:
             raise RunError(f"{self.records} is damaged: {error}; {self.remedy}") from error
 
     def check_ledger(self, releases: Iterable[Release]) -> None:
-        """Refuse a ledger of these that leaves out some of a client's values of a round: spending would be too low."""
-        told: dict[int, dict[str, set[str]]] = {}
+        """Refuse a ledger with these releases if it lacks some that a client made: spending would seem too low."""
+        ledger: dict[int, dict[str, set[str]]] = {}
         for release in releases:
             if release.what in VALUES:
-                told.setdefault(release.round, {}).setdefault(release.client, set()).add(release.what)
+                ledger.setdefault(release.round, {}).setdefault(release.client, set()).add(release.what)
         for record in self.read_records():
-            sent = told.get(record.round, {})
+            sent = ledger.get(record.round, {})
             kinds = set[str]().union(*sent.values())  # the same for all clients of a round
             for client in record.clients:
                 missing = kinds - sent.get(client, set())
                 if missing or not kinds:
                     what = f"no {min(missing)!r}" if client in sent else "nothing"
                     raise RunError(
-                        f"{self.ledger.name} is not whole: it has {what} of {client} in round {record.round}; "
-                        "bring back a copy"
+                        f"{self.ledger.name} is incomplete: it has {what} of {client} in round {record.round}; "
+                        "restore the file"
                     )
 
     def save(self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]]) -> None:
-        """Checkpoint the server, and each client with its learner's state."""
+        """Write a checkpoint of the server, and of each client with its learner's state."""
         arrays: Arrays = {"server": np.frombuffer(encode_state(server), dtype=np.uint8)}
         kept = self.history.save(server.history)
         arrays["history"] = np.frombuffer(msgspec.json.encode(kept), dtype=np.uint8)
         written = self.ledger.read_bytes() if self.ledger.exists() else b""
         arrays["ledger"] = np.frombuffer(len(written).to_bytes(8, "little") + sha256(written).digest(), dtype=np.uint8)
-        # Once, for all clients that have the same model. A server of a federation has none.
+        # Stored once for all clients with the same model. A federation's server has none.
         arrays["weights"] = next((state.weights for state, _ in clients.values()), np.empty(0, np.float32))
         for name, (state, learner) in clients.items():
             own = state.to_arrays()
@@ -235,14 +236,14 @@ class RunFolder:
         self.history.prune(kept)
 
     def restore(self) -> tuple[ServerState, dict[str, tuple[ClientState, Arrays]]] | None:
-        """What `save` saved last, with the lines written after it taken back; None before the first checkpoint."""
+        """The last checkpoint, or None before the first one; records written after it are removed."""
         if not self.checkpoint.exists():
             self._refuse_forgetting()
             self._refuse_repeating()
             self.records.unlink(missing_ok=True)
             self.history.prune()
             return None
-        found: dict[str, dict[str, Arrays]] = {}
+        clients: dict[str, dict[str, Arrays]] = {}
         try:
             with self.checkpoint.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 server = decode_state(stored["server"].tobytes())
@@ -251,7 +252,7 @@ class RunFolder:
                 for key in stored.files:
                     if "/" in key:
                         client, part, name = key.split("/", 2)
-                        parts = found.setdefault(client, {"state": {"weights": weights}, "learner": {}})
+                        parts = clients.setdefault(client, {"state": {"weights": weights}, "learner": {}})
                         parts[part][name] = stored[key]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise RunError(f"{self.checkpoint} is damaged and cannot be read; {self.remedy}") from error
@@ -260,25 +261,25 @@ class RunFolder:
             server.history = self.history.load(names)
         except RunError as error:
             raise RunError(f"{error}; {self.remedy}") from error
-        self.history.prune(names)  # what a round that is played again left would be of other encryptions
+        self.history.prune(names)  # the rounds after the checkpoint are repeated, with other encryptions
         self._check_ledger(int.from_bytes(spent[:8], "little"), spent[8:])
-        self._take_back(server.lines)
-        return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in found.items()}
+        self._truncate_records(server.lines)
+        return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in clients.items()}
 
     def _check_ledger(self, length: int, digest: bytes) -> None:
-        """What stood in the ledger when the checkpoint was made must still stand there."""
+        """Refuse a ledger that lacks what it contained when the checkpoint was written."""
         written = self.ledger.read_bytes() if self.ledger.exists() else b""
         if sha256(written[:length]).digest() != digest or len(written) < length:
             raise RunError(
-                f"{self.ledger} is gone or was changed: what was spent cannot be known, so the run does not go on; "
-                "bring the file back"
+                f"{self.ledger} is gone or was changed, so the privacy spent is unknown and the run cannot continue; "
+                "restore the file"
             )
 
-    def _take_back(self, count: int) -> None:
+    def _truncate_records(self, count: int) -> None:
         records = self.read_records()
         if len(records) < count:
             raise RunError(
-                f"{self.records} holds {plural(len(records), 'round')}, its checkpoint {count}; {self.remedy}"
+                f"{self.records} holds {plural(len(records), 'round')}, but the checkpoint {count}; {self.remedy}"
             )
         write_whole(
             self.records,
@@ -286,14 +287,14 @@ class RunFolder:
         )
 
     def complete(self, result: Mapping[str, Any], keep: bool = False) -> None:
-        """Write the result, then remove what only an unfinished run needs, unless it is to be kept."""
+        """Write the result, then remove what only an unfinished run needs, unless `keep` is set."""
         content = msgspec.json.format(msgspec.json.encode(result), indent=2)
         write_whole(self.result, lambda file: file.write(content + b"\n"))
         if not keep:
             self.tidy()
 
     def tidy(self) -> None:
-        """Remove what a complete run no longer needs, and what a kill left half-written."""
+        """Remove what a complete run no longer needs, and files that a kill left half-written."""
         for path in (self.checkpoint, self.keys, *self.path.glob("*.partial"), *self.path.glob("*.tmp")):
             path.unlink(missing_ok=True)
         self.history.prune()
@@ -310,13 +311,13 @@ class RunFolder:
 
 
 def write_config(path: Path, config: Config) -> None:
-    """A configuration as a file that `load_config` reads."""
+    """Write a configuration as a file that `load_config` can read."""
     content = tomli_w.dumps(msgspec.to_builtins(config)).encode()
     write_whole(path, lambda file: file.write(content))
 
 
 def _with_nan(content: Any) -> Any:
-    """JSON knows no NaN or infinity: a metric that was one stands there as null, and is read as NaN."""
+    """JSON has no NaN or infinity: such a metric is written as null, and read back as NaN."""
     if isinstance(content, dict) and isinstance(content.get("metrics"), dict):
         metrics = {name: math.nan if value is None else value for name, value in content["metrics"].items()}
         return {**content, "metrics": metrics}

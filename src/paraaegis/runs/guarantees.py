@@ -1,4 +1,4 @@
-"""The guarantee of a configuration before anything is run, under both readings of the noise; what a run has spent."""
+"""The guarantees of a configuration before it is run, under both readings of the noise, and what a run has spent."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ class Calibration(msgspec.Struct, kw_only=True):
 
 
 class Spent(msgspec.Struct, kw_only=True):
-    """What a run's ledger holds, and how much of the budget the client that spent most has used (None: no budget)."""
+    """What a run's ledger holds, and the share of the budget used by the client that spent most (None: no budget)."""
 
     releases: dict[str, int]
     rounds: int
     share_of_budget: float | None = None
-    reading: str = ""  # in which the budget is counted
+    reading: str = ""  # the reading of the noise by which the budget is counted
 
 
 class RunGuarantees(msgspec.Struct, kw_only=True):
     """What a configuration asks for and gets.
 
-    `sigma` and `noise_multiplier` are the first round's, of values clipped to `clip`: those outside where they are
-    noised, else those inside.
+    `sigma` and `noise_multiplier` are the first round's, for values clipped to `clip`: the values outside if they are
+    noised, otherwise those inside.
 
-    With `simulation`, noise or the secret order of votes is seeded: no guarantee holds, and what is told is of the same
-    run with secret ones.
+    With `simulation`, noise or the secret order of votes is seeded: no guarantee holds, and those listed are for the
+    same run with secret ones.
     """
 
     method: str
@@ -66,21 +66,21 @@ class RunGuarantees(msgspec.Struct, kw_only=True):
     guarantees: list[Guarantee]
     calibrations: list[Calibration]
     spent: Spent | None = None
-    lwe_bits: int | None = None  # hardness of the masks with the fewest honest clients in a sum
+    lwe_bits: int | None = None  # hardness of the masks in bits, with the fewest honest clients in a sum
 
 
 def run_guarantees(config: Config) -> RunGuarantees:
-    """Work out the promises of a configuration whose `min_samples` is known (for calibration `paper`).
+    """The guarantees of a configuration. If calibration `paper` needs `min_samples`, it is taken from the data's split.
 
-    Sampling is counted at its worst: a client that is drawn in every round, or as often as participation is capped.
+    Sampling counts at its worst: a client that is drawn in every round, or as often as the cap on participation allows.
     """
     config = _with_samples(config)
     method = method_of(config)
     method.check(config)
     half = method.client(config)
-    told = {VOTES: half.votes, SAMPLES: _counted(config)}
-    told |= {METRICS: config.engine.share_metrics, SECONDS: config.engine.share_seconds}
-    parts = [*half.exposures, *(part for part, tell in told.items() if tell)]
+    shared = {VOTES: half.votes, SAMPLES: _counted(config)}
+    shared |= {METRICS: config.engine.share_metrics, SECONDS: config.engine.share_seconds}
+    parts = [*half.exposures, *(part for part, released in shared.items() if released)]
     rounds = range(1, (config.privacy.participations or config.federation.rounds) + 1)
     seeded = config.privacy.noise == "seeded"
     releases = [release for number in rounds for release in releases_of(parts, "any", number, simulated=seeded)]
@@ -88,7 +88,7 @@ def run_guarantees(config: Config) -> RunGuarantees:
 
 
 def _with_samples(config: Config) -> Config:
-    """Filled in as a run would, from the split where the paper's noise needs the smallest data size."""
+    """The configuration as a run would resolve it; the data is split only if the paper's noise needs `min_samples`."""
     paper = config.privacy.calibration == "paper" and not math.isinf(config.privacy.epsilon)
     if config.federation.min_samples or not (paper and method_of(config).noised_parts(config)):
         return resolve(config, [config.federation.min_samples])
@@ -98,29 +98,29 @@ def _with_samples(config: Config) -> Config:
 
 
 def spending(path: Path) -> RunGuarantees:
-    """What the run in this folder has spent, by its ledger."""
+    """What the run in this folder has spent according to its ledger."""
     folder = RunFolder(path)
     if folder.config.exists() and folder.records.exists() and not folder.ledger.exists():
         raise RunError(
             f"{path} holds a run but no ledger.jsonl. In a federation on Flower each silo keeps the ledger of what it "
             "released, and the server has none: run `paraaegis privacy` on a silo's folder. If all clients ran in one "
-            "process, bring the file back"
+            "process, restore the file"
         )
     if not folder.config.exists() or not folder.ledger.exists():
         raise RunError(f"{path} is not a run's folder with a config.toml and a ledger.jsonl")
     config = load_config(folder.config)
-    silo = (path / "identity").exists()  # a silo's folder: it may have had other names, and is one all the same
+    silo = (path / "identity").exists()  # a silo's folder: all releases are this silo's, whatever it was called
     ledger = Ledger(budget(config), folder.ledger, one_owner=silo)
     folder.check_ledger(ledger.releases)
     releases = [msgspec.structs.replace(one, client="this silo") if silo else one for one in ledger.releases]
-    found = _guarantees_of(config, releases)
-    found.spent = Spent(
+    result = _guarantees_of(config, releases)
+    result.spent = Spent(
         releases=dict(Counter(release.what for release in ledger.releases)),
         rounds=len({(release.run, release.round) for release in ledger.releases if release.round}),
         share_of_budget=ledger.share,
         reading=ledger.budget.reading if ledger.budget else "",
     )
-    return found
+    return result
 
 
 def _counted(config: Config) -> bool:
@@ -151,9 +151,9 @@ def _guarantees_of(config: Config, releases: Sequence[Release]) -> RunGuarantees
 
 
 def calibrations(config: Config) -> list[Calibration]:
-    """The paper's noise, exact accounting for either unit, and Rényi accounting, for the same (ε, δ) and rounds.
+    """The noise by the paper, exact accounting for either unit, and Rényi accounting, for the same (ε, δ) and rounds.
 
-    For the values outside where they are noised, else for those inside; none where nothing is noised.
+    For the values outside if they are noised, otherwise for those inside; empty if nothing is noised.
     """
     privacy, federation = config.privacy, config.federation
     method = method_of(config)
@@ -164,13 +164,13 @@ def calibrations(config: Config) -> list[Calibration]:
     releases = parts * (privacy.participations or federation.rounds)
     tight, rdp = (find(privacy.epsilon, privacy.delta, releases) for find in (tight_multiplier, rdp_multiplier))
     remark = remark_multiplier(privacy.epsilon, privacy.delta, parts * federation.rounds, federation.fraction)
-    found = [
+    ways = [
         ("tight, client", sensitivity(clip, "client"), tight),
         ("tight, client-replace", sensitivity(clip, "client-replace"), tight),
         ("Rényi, client", sensitivity(clip, "client"), rdp),
     ]
     if federation.min_samples:
-        found.insert(0, ("paper", remark_sensitivity(clip, federation.min_samples), remark))
+        ways.insert(0, ("paper", remark_sensitivity(clip, federation.min_samples), remark))
     return [
         Calibration(
             name=name,
@@ -179,5 +179,5 @@ def calibrations(config: Config) -> list[Calibration]:
             sigma=change * multiplier,
             epsilon_client=epsilon_of(composed_mu(clip, [change * multiplier] * releases), privacy.delta),
         )
-        for name, change, multiplier in found
+        for name, change, multiplier in ways
     ]

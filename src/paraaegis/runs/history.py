@@ -1,7 +1,7 @@
-"""A run's aggregates on disk, as the opaque bytes that they are, for clients that missed them.
+"""A run's aggregates on disk, as opaque bytes, for clients that missed them.
 
 A file holds the sizes of its frames in a line of JSON, then the frames. It is written once, before the state that
-counts on it, and removed when no client can need it any more.
+refers to it, and removed when no client can need it any more.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ class History:
         self.folder = folder
 
     def keep(self, aggregate: Aggregate) -> Aggregate:
-        """Put an aggregate away; the same one, read from its file when it is needed."""
+        """Write an aggregate; returns the same one, whose bytes are read from its file when they are needed."""
         self._write(aggregate)
         return self._load(self._path(aggregate))
 
     def save(self, aggregates: Sequence[Aggregate]) -> list[str]:
-        """Write what is not there yet; the names to ask for them by."""
+        """Write the aggregates that are not there yet; returns the names by which `load` finds them."""
         for aggregate in aggregates:
             if not self._path(aggregate).exists():
                 self._write(aggregate)
         return [self._path(aggregate).name for aggregate in aggregates]
 
     def load(self, names: Sequence[str]) -> list[Aggregate]:
-        """The aggregates of these names."""
+        """The aggregates with these names."""
         return [self._load(self.folder / name) for name in names]
 
     def prune(self, names: Collection[str] = ()) -> None:
-        """Remove all but these."""
+        """Remove all files but these."""
         for path in self.folder.glob("*.aggregate*"):
             if path.name not in names:
                 path.unlink()

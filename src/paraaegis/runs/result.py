@@ -1,4 +1,4 @@
-"""What a run came to: written when its last round is done, read by every table and report."""
+"""The result of a run: written after its last round, read by every table and report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paraaegis.version import __version__
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """A run in short. Seconds and bytes are those of all rounds; `metrics` are the final model's."""
+    """The summary of a run. Seconds and bytes are sums over all rounds; `metrics` are the final model's."""
 
     method: str
     rounds: int
@@ -30,47 +30,47 @@ class Result(msgspec.Struct, kw_only=True):
 
     @property
     def shared(self) -> bool:
-        """Whether its machine had other work too, so that its seconds cannot be compared: whoever ran it wrote so."""
+        """Whether its machine had other work, so that its seconds cannot be compared; added by whoever ran it."""
         return "shared" in self.machine
 
 
 def complete(config: Config, folder: RunFolder, stopped: str, keep: bool = False, gpu: str = "") -> Result:
-    """Write the result of a run whose lines are all there; `keep`: a client still needs the last aggregates."""
+    """Write the result of a run whose records are all written; `keep`: a client still needs the last aggregates."""
     result = summarise(config, folder, stopped, gpu)
     folder.complete(msgspec.to_builtins(result), keep)
     return result
 
 
 def read_done(folder: RunFolder) -> Result | None:
-    """The result of a complete run."""
+    """The result of a complete run; None if it is not complete."""
     if (content := folder.read_result()) is None:
         return None
     try:
-        found = msgspec.convert(content, Result)
+        result = msgspec.convert(content, Result)
     except msgspec.ValidationError as error:
         raise RunError(f"{folder.result} is damaged: {error}; {folder.remedy}") from error
-    return msgspec.structs.replace(found, folder=str(folder.path))  # it may have been moved
+    return msgspec.structs.replace(result, folder=str(folder.path))  # the folder may have been moved
 
 
 def read_whole(folder: RunFolder) -> Result | None:
-    """The same; refused where its ledger is gone or cut, which every run that came to a result has."""
+    """The same; refused if the ledger, which every complete run has, is gone or incomplete."""
     done = read_done(folder)
     if done is None:
         return None
     if not folder.ledger.exists():
-        raise RunError(f"{folder.ledger} is gone, and with it what this run spent; bring back a copy")
+        raise RunError(f"{folder.ledger} is gone, so the privacy this run spent is unknown; restore the file")
     folder.check_ledger(read_ledger(folder.ledger))
     return done
 
 
 def bytes_per_client(result: Result, config: Config) -> tuple[float, float]:
-    """Up and down, of a client and round."""
+    """Bytes up and down per client per round."""
     rounds = result.rounds * config.sampled
     return result.bytes_up / rounds, result.bytes_down / rounds
 
 
 def summarise(config: Config, folder: RunFolder, stopped: str = "", gpu: str = "") -> Result:
-    """The result of a run whose lines are all written."""
+    """The result of a run whose records are all written."""
     records = folder.read_records()
     if not records:
         raise PrivacyError(stopped)
@@ -88,7 +88,7 @@ def summarise(config: Config, folder: RunFolder, stopped: str = "", gpu: str = "
 
 
 def machine(gpu: str) -> dict[str, str]:
-    """Where a result was made."""
+    """The machine and software that made a result."""
     return {
         "paraaegis": __version__,
         "system": f"{platform.system()} {platform.machine()}",

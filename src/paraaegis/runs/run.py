@@ -1,4 +1,4 @@
-"""One run: prepared, carried out over any transport, written down as it goes, resumed where it stopped."""
+"""One run: prepared, carried out over any transport, recorded as it goes, resumed where it stopped."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from paraaegis.plural import plural
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.parameters import RunParameters
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.server import drive, serve
-from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import make_clients, make_keys, make_parameters, short_name
 from paraaegis.runs.check import check_early, check_learners, resolve
 from paraaegis.runs.folder import RunFolder
@@ -31,13 +32,13 @@ from paraaegis.types import Learner, Vector
 
 OnRecord: TypeAlias = Callable[[RoundRecord], None]
 SaveModel: TypeAlias = Callable[[Path, Vector], None]
-# Opens a transport for a run in this state, with what a checkpoint held of its clients; True: the run is over.
+# Opens a transport for a run in this state, with its clients' states from a checkpoint; True: the run is over.
 Connect: TypeAlias = Callable[[ServerState, States, bool], AbstractContextManager[tuple[RunParameters, Transport]]]
 _log = logging.getLogger(__name__)
 
 
 def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord) -> Result:
-    """Run a configuration on its data set, or continue it, in the folder `out`, with all clients in this process."""
+    """Run a configuration on its data set in the folder `out`, or continue it, with all clients in this process."""
     check_early(config)
     from paraaegis.runs.experiment import torch_experiment, warn_of_range
 
@@ -55,12 +56,12 @@ def federate(
 ) -> Result:
     """Run a configuration in this process with your own learners, one per client.
 
-    Its tables data, model and train are not used.
+    The configuration's tables data, model and train are not used.
     """
     if config.engine.name != "local":
         raise ConfigError(
             f"federate runs its learners in this process, so engine.name must be 'local', got {config.engine.name!r}; "
-            "to run across a network, give each node a client app of its own (docs/deployment.md)"
+            "to run over a network, give each node its own client app (docs/deployment.md)"
         )
     if len(learners) != config.federation.clients:
         raise ConfigError(f"federation.clients is {config.federation.clients}, got {plural(len(learners), 'learner')}")
@@ -82,7 +83,7 @@ def _run(
     gpu: str = "",
     holdout: bool = False,
 ) -> Result:
-    """A run of these learners in this process. The first of them evaluates the model."""
+    """Run these learners in this process. The first one evaluates the model."""
     length, evaluator, folder = check_learners(config, learners), next(iter(learners)), RunFolder(out)
 
     @contextmanager
@@ -117,18 +118,18 @@ def carry_out(
 ) -> Result:
     """Carry out a run, or what is left of it, over the transport that `connect` opens.
 
-    A run that is over is served once more if a client was away at its end and lacks the last model.
+    A run that is over is served again if a client was absent at its end and lacks the last model.
     """
     stored, over = folder.restore(), folder.result.exists()
     state, clients = stored or (ServerState(run=_run_name(config)), {})
     if stored and config.privacy.noise == "secret":
-        state.attempt += 1  # the interrupted round may have been sent in part: its secret order is not used again
+        state.attempt += 1  # the interrupted round may have been sent in part, so its secret order must not be reused
     _replay(folder, on_record)
     if not over or state.late:
         with connect(state, clients, over) as (parameters, transport):
             _serve(config, folder, parameters, transport, state, on_record, resumed=stored is not None)
     if state.late:
-        text = "the last model did not reach %s; start the run again when every node is connected, to hand it over"
+        text = "the last model did not reach %s; to deliver it, start the run again when every node is connected"
         _log.warning(text, ", ".join(state.late))
     return complete(config, folder, state.stopped, keep=bool(state.late), gpu=gpu)
 
@@ -148,7 +149,7 @@ def _serve(
 
     def keep_state(state: ServerState) -> None:
         due = state.number % config.engine.checkpoint == 0 or state.number == config.federation.rounds
-        if due or transport.remote:  # what clients elsewhere were told must be known after a restart
+        if due or transport.remote:  # after a restart, what remote clients were told must still be known
             folder.save(state, transport.checkpoint())
 
     if resumed or transport.remote:
@@ -161,13 +162,13 @@ def _serve(
 
 
 def _run_name(config: Config) -> str:
-    """A name that no other run has, so that no secret order comes twice; a simulation's can be made again."""
+    """A name that no other run has, so that no secret order is used twice; a simulation's name is reproducible."""
     name = short_name(config)
     return name if config.privacy.noise == "seeded" else f"{name}-{secrets.token_hex(8)}"
 
 
 def _replay(folder: RunFolder, on_record: OnRecord) -> None:
-    """Show the rounds of an earlier start."""
+    """Pass on the records of rounds that an earlier start completed."""
     records = folder.read_records()
     if records:
         _log.info("continuing after round %d", records[-1].round)
