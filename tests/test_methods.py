@@ -12,7 +12,7 @@ from paraaegis.cli.app import app
 from paraaegis.config import Config, make_config
 from paraaegis.errors import ConfigError
 from paraaegis.methods import METHODS, find_method, method_of, parallel, whole
-from paraaegis.parts import Ckks, Plain
+from paraaegis.parts import Ckks, Lwe, Plain
 from paraaegis.planning.cost import priced_as
 from paraaegis.planning.measure import measure
 from paraaegis.planning.planner import Request, recommend
@@ -111,6 +111,21 @@ def test_what_a_method_is_follows_from_its_parts():
     assert not whole("", Ckks(constant)).sums_clean_values
     assert parallel("", Ckks(), None).withholds
     assert not parallel("", Ckks(), Plain(constant)).withholds
+
+
+def test_a_part_that_masks_whole_updates_is_refused_as_one_of_two():
+    with pytest.raises(ValueError, match="Lwe protects whole updates only"):
+        parallel("", elected=Lwe(), rest=Plain(constant))
+    with pytest.raises(ValueError, match="Lwe protects whole updates only"):
+        parallel("", elected=Ckks(), rest=Lwe())
+
+
+def test_elected_values_in_clear_are_not_called_encrypted(monkeypatch):
+    monkeypatch.setitem(METHODS, NEW, parallel("", elected=Plain(), rest=None))
+    told = run_guarantees(make_config({}, [f"protect.method={NEW}"]))
+    reasons = {one.adversary: one.why for one in told.guarantees}
+    assert reasons["server and network"].startswith("it sees values in the clear")
+    assert "encrypted" not in reasons["fellow clients"]
 
 
 def checked(*settings, length=None):

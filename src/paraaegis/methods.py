@@ -16,15 +16,13 @@ from paraaegis.errors import ConfigError
 from paraaegis.parts import Ckks, Lwe, Part, Plain
 from paraaegis.plural import plural
 from paraaegis.privacy.budget import constant, geometric
+from paraaegis.privacy.ledger import ELECTED, REST, WHOLE
 from paraaegis.protocol.messages import RoundId
 from paraaegis.protocol.protect import ClientHalf, Parallel, Unsplit
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.protocol.sums import ParallelSum, ServerHalf, Sum
 
 REFERENCE = "fedavg"  # the others are compared with it
-# The parts of an update by the names under which ledgers store them. "inside" are the elected values, which the paper's
-# methods put inside the ciphertext; "outside" are the rest. Methods without a vote have one part, the whole "update".
-ELECTED, REST, WHOLE = "inside", "outside", "update"
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class Method:
     def server(self, config: Config, pool: Pool | None = None) -> ServerHalf:
         """The server's half, from public parameters alone."""
 
-        def open_sum(round_id: RoundId, k: int) -> Sum:
+        def new_sum(round_id: RoundId, k: int) -> Sum:
             if not self.votes:
                 return self.parts[WHOLE].sum(config, round_id, round_id.length, pool)
             lengths = {ELECTED: k, REST: round_id.length - k}
@@ -109,13 +107,14 @@ class Method:
             return ParallelSum(round_id.length, *sums)
 
         keyed = any(part.cipher or part.noised for part in self.parts.values())
-        return ServerHalf(self.votes, open_sum, keyed)
+        return ServerHalf(self.votes, new_sum, keyed)
 
     def check(self, config: Config, length: int | None = None) -> None:
         """Refuse a configuration that this method cannot carry out, for a model of this `length` if it is known."""
         profile(config.protect.profile)  # raises if there is none of this name
         self._check_ratio(config, length)
-        if config.protect.carry and (self.ciphers == {"lwe"} or not self.noised_parts(config)):
+        keeps_cut = self.noised_parts(config) > 0 and all(part.divides for part in self.parts.values())
+        if config.protect.carry and not keeps_cut:
             raise ConfigError(
                 "protect.carry is for methods that clip an update and can keep what is cut off, not "
                 f"{config.protect.method}"
@@ -167,7 +166,10 @@ def parallel(
     summary: str, elected: Part, rest: Part | None, ratio: Literal["constant", "decaying", "either"] = "either"
 ) -> Method:
     """A method that votes, and protects the elected values in one way and the rest in another."""
-    return Method(summary, {ELECTED: elected} | ({REST: rest} if rest else {}), ratio)
+    parts = {ELECTED: elected} | ({REST: rest} if rest else {})
+    if whole_only := [name for name, part in parts.items() if not part.divides]:
+        raise ValueError(f"{type(parts[whole_only[0]]).__name__} protects whole updates only, got it for a part")
+    return Method(summary, parts, ratio)
 
 
 METHODS: dict[str, Method] = {

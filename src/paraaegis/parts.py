@@ -30,6 +30,7 @@ class Part(ABC):
     """How some values of an update are protected. With a `series` they are clipped and noised."""
 
     series: Series | None = None
+    divides: ClassVar[bool] = True  # whether it can protect a part of an update as well as all of it
     cipher: ClassVar[str] = ""  # what hides the values from the server
 
     @property
@@ -116,6 +117,7 @@ class Lwe(Part):
 
     series: Series | None = constant
     cipher: ClassVar[str] = "lwe"
+    divides: ClassVar[bool] = False
 
     def mechanism(self, config: Config, parts: int, pool: SecretPool | None) -> Mechanism:  # noqa: ARG002
         """See Part."""

@@ -14,10 +14,11 @@ from nodes import Nodes
 from paraaegis.config import make_config
 from paraaegis.crypto.keys import load_keys, write_secret
 from paraaegis.deploy import node as module
+from paraaegis.deploy.answer import answer
 from paraaegis.deploy.key_folder import KeyFolder
 from paraaegis.deploy.local_federation import lay_out
 from paraaegis.deploy.node import DeployedClient
-from paraaegis.engines.flower.client import _replied, answer
+from paraaegis.engines.flower.client import _replied
 from paraaegis.engines.flower.frames import from_error
 from paraaegis.engines.flower.server import FlowerTransport, Introduction, make_server_app
 from paraaegis.errors import ConfigError, KeyFileError, ProtocolError, UpdateError

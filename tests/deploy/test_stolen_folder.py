@@ -283,7 +283,7 @@ def test_a_kill_at_any_write_loses_no_run_and_keeps_no_old_key(method, tmp_path,
         real(path, write, mode)
 
     nodes = Nodes(tmp_path, method, 2, "federation.quorum=1", "federation.rounds=6")
-    for module in ("crypto.keys", "engines.flower.store", "deploy.node"):
+    for module in ("crypto.keys", "deploy.store", "deploy.node"):
         monkeypatch.setattr(f"paraaegis.{module}.write_whole", killed)
     root = load_keys(nodes.folders["client-1"] / "keys").root
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paraaegis.crypto.ratchet import Root
-from paraaegis.engines.flower.store import Store
+from paraaegis.deploy.store import Store
 from paraaegis.errors import RunError
 from paraaegis.protocol.state import ClientState
 
@@ -165,7 +165,7 @@ def test_the_end_of_a_run_waits_for_no_other(tmp_path):
 
 
 def test_a_second_process_waits_for_the_first(tmp_path):
-    code = "import sys, pathlib, paraaegis.engines.flower.store as s; s.Store(pathlib.Path(sys.argv[1]))"
+    code = "import sys, pathlib, paraaegis.deploy.store as s; s.Store(pathlib.Path(sys.argv[1]))"
     with Store(tmp_path), pytest.raises(subprocess.TimeoutExpired):
         subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=3, check=True)
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=30, check=True)

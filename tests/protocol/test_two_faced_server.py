@@ -12,10 +12,10 @@ from forging import N, tampered
 from hand import Hand, ended, federation, uploads
 from paraaegis.config import make_config
 from paraaegis.crypto.sealed_box import new_pair
+from paraaegis.deploy.answer import answer
 from paraaegis.deploy.local_federation import lay_out
 from paraaegis.deploy.node import DeployedClient
-from paraaegis.engines.flower.client import answer
-from paraaegis.engines.flower.store import Store
+from paraaegis.deploy.store import Store
 from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.methods import find_method
 from paraaegis.protocol.binding import _count_proof, sign, verify

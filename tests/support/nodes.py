@@ -11,9 +11,9 @@ import numpy as np
 
 from blobs import SAMPLES, make_learner
 from paraaegis.config import Config, make_config
+from paraaegis.deploy.answer import answer
 from paraaegis.deploy.local_federation import lay_out
 from paraaegis.deploy.node import DeployedClient
-from paraaegis.engines.flower.client import answer
 from paraaegis.errors import ParaAegisError
 from paraaegis.methods import find_method
 from paraaegis.protocol.messages import Frames, Message, pack, unpack

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from paraaegis.audit.setup import Mechanism, audited
 from paraaegis.config import Config
 from paraaegis.fixed_point import CHUNK
-from paraaegis.methods import ELECTED, method_of
+from paraaegis.methods import method_of
+from paraaegis.privacy.ledger import ELECTED
 
 LENGTH = 3 * CHUNK
 SHORT = 1 << 14  # for LWE masks in matrix form, which take 710 multiplications per value

@@ -13,9 +13,10 @@ from paraaegis.crypto.ratchet import Root
 from paraaegis.crypto.shuffle import secret_order
 from paraaegis.errors import ConfigError
 from paraaegis.fixed_point import STEP
-from paraaegis.methods import ELECTED, method_of
+from paraaegis.methods import method_of
 from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon, remark_sensitivity
 from paraaegis.privacy.guarantee import sensitivity
+from paraaegis.privacy.ledger import ELECTED
 from paraaegis.protocol.mechanisms import RevealContext, UploadContext
 from paraaegis.protocol.messages import RoundId
 from paraaegis.protocol.partition import Partition

@@ -15,10 +15,10 @@ def check_names(names: Collection[str]) -> None:
     """Refuse names that no file or folder could have, that are reserved, or that are equal except for case."""
     times = Counter(name.lower() for name in names)
     for name in names:
-        if not re.fullmatch(r"[\w.-]*[^\W_][\w.-]*", name):
+        if not re.fullmatch(r"(?!-)[\w.-]*[^\W_][\w.-]*", name):
             raise ConfigError(
-                "a client's name consists of letters, digits, '.', '_' and '-', with at least one letter or digit; "
-                f"got {name!r}"
+                "a client's name consists of letters, digits, '.', '_' and '-', with at least one letter or digit, and "
+                f"does not begin with '-'; got {name!r}"
             )
         if name.lower() in _RESERVED:
             raise ConfigError(f"a client cannot be called {name!r}, which is reserved; choose another name")

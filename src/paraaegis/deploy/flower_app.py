@@ -19,7 +19,7 @@ from paraaegis.deploy.node import (
 from paraaegis.engines.flower.client import ClientApp, make_client_app
 from paraaegis.engines.flower.server import FlowerTransport, OpenTransport, ServerApp, make_server_app
 from paraaegis.engines.transport import States, Transport
-from paraaegis.errors import BusyError, ConfigError
+from paraaegis.errors import BusyError, ConfigError, RunError
 from paraaegis.methods import method_of
 from paraaegis.protocol.parameters import RunParameters
 from paraaegis.protocol.state import ServerState
@@ -45,7 +45,7 @@ def server_app(holdout: bool = True) -> ServerApp:
                 if folder.read_result() is None or folder.checkpoint.exists():
                     method_of(config).check(config)
                     transport = connect(config.engine.deadline, config.federation.quorum, _log.info)
-                    carry_out(config, folder, _connector(config, transport, holdout))
+                    carry_out(config, folder, _connector(config, folder, transport, holdout))
         except BusyError:
             raise  # error.txt belongs to the other process
         except Exception as error:
@@ -56,11 +56,16 @@ def server_app(holdout: bool = True) -> ServerApp:
     return make_server_app(run)
 
 
-def _connector(config: Config, transport: FlowerTransport, holdout: bool) -> Connect:
+def _connector(config: Config, folder: RunFolder, transport: FlowerTransport, holdout: bool) -> Connect:
     """Connect a run to its nodes: wait for them, relay keys, learn the length of their model."""
 
     @contextmanager
-    def connect(state: ServerState, _stored: States, over: bool) -> Iterator[tuple[RunParameters, Transport]]:
+    def connect(state: ServerState, stored: States | None, over: bool) -> Iterator[tuple[RunParameters, Transport]]:
+        if stored:
+            raise RunError(
+                f"{folder.path} holds a run of one process, whose checkpoint has its clients' states; continue it with "
+                "engine.name = 'local', or choose another folder"
+            )
         names = config.names
         enough = 1 if over else config.federation.quorum if state.weights else len(names)
         present = transport.meet(state.late if over else names, config.engine.deadline, enough)

@@ -17,8 +17,9 @@ from paraaegis.crypto.enrol import KeyRequest
 from paraaegis.crypto.keys import load_identity, load_keys
 from paraaegis.crypto.pool import SecretPool
 from paraaegis.crypto.ratchet import Root
+from paraaegis.deploy.answer import answer
 from paraaegis.deploy.key_folder import KeyFolder
-from paraaegis.engines.flower.store import most_spent
+from paraaegis.deploy.store import most_spent
 from paraaegis.errors import ConfigError, KeyFileError, RunError, UpdateError
 from paraaegis.files import write_whole
 from paraaegis.methods import method_of
@@ -26,6 +27,7 @@ from paraaegis.plural import plural
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.client_context import ClientContext
+from paraaegis.protocol.messages import Frames
 from paraaegis.protocol.state import ClientState
 from paraaegis.runs.assemble import make_client, make_parameters, short_name
 from paraaegis.runs.check import resolve
@@ -166,6 +168,10 @@ class DeployedClient:
     def open(self, sealed: bytes, lead_public: bytes) -> None:
         """Open and store the secrets that the lead sealed to this silo."""
         self._secrets.open(sealed, self.name, lead_public)
+
+    def answer(self, frames: Frames) -> Frames:
+        """Answer one message of a run."""
+        return answer(self, frames)
 
     @contextmanager
     def client(self, run: str) -> Iterator[ClientContext]:

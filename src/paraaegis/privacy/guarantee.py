@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from paraaegis.privacy.calibrate import epsilon_of
-from paraaegis.privacy.ledger import Exposure, Release, Seen
+from paraaegis.privacy.ledger import ELECTED, REST, WHOLE, Exposure, Release, Seen
 
 SERVER, CLIENTS, HOLDERS = "server and network", "fellow clients", "holders of the model"
-VALUES = ("update", "inside", "outside")
+VALUES = (WHOLE, ELECTED, REST)
 NOISED = ("noised", "summed")
 
 
@@ -130,7 +130,8 @@ def _against_readers(adversary: str, values: Sequence[Release], votes: bool, cou
         return Guarantee(adversary, "nothing sent", "they saw no values")
     if "clear" in seen:
         whose = "they read it" if adversary == CLIENTS else "it is in the model"
-        part = "the sum of the encrypted part" if votes else "the sum"
+        encrypted = votes and any(value.server == "hidden" for value in values)
+        part = "the sum of the encrypted part" if encrypted else "the sum"
         return Guarantee(adversary, "none", f"{part} carries no noise, and {whose}{also}")
     shared = next((release for release in values if release.quorum), None)
     noise = "everything they see contains every client's own noise"

@@ -97,6 +97,9 @@ def releases_of(
     return [release(part) for part in exposures]
 
 
+# The parts of an update by the names under which ledgers store them. "inside" are the elected values, which the paper's
+# methods put inside the ciphertext; "outside" are the rest. Methods without a vote have one part, the whole "update".
+ELECTED, REST, WHOLE = "inside", "outside", "update"
 VOTES = Exposure("votes", server="hidden", clients="clear")
 SAMPLES = Exposure("samples", server="clear", clients="clear")
 METRICS = Exposure("metrics", server="clear", clients="nothing")

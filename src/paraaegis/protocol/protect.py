@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paraaegis.errors import ProtocolError
 from paraaegis.parallel import in_background
-from paraaegis.privacy.ledger import Exposure
+from paraaegis.privacy.ledger import ELECTED, REST, WHOLE, Exposure
 from paraaegis.protocol.mechanisms import Mechanism, RevealContext, UploadContext
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.sums import expect_kind, expect_length
@@ -90,7 +90,7 @@ class Unsplit:
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """See ClientHalf."""
-        return (self.mechanism.exposure("update"),)
+        return (self.mechanism.exposure(WHOLE),)
 
     def ahead(self, context: UploadContext, length: int) -> Any:
         """See ClientHalf."""
@@ -132,8 +132,8 @@ class Parallel:
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """See ClientHalf."""
-        elected = self.elected.exposure("inside")
-        return (elected,) if self.rest is None else (elected, self.rest.exposure("outside"))
+        elected = self.elected.exposure(ELECTED)
+        return (elected,) if self.rest is None else (elected, self.rest.exposure(REST))
 
     def ahead(self, context: UploadContext, length: int) -> Any:
         """See ClientHalf: the noise of the rest."""
@@ -142,8 +142,9 @@ class Parallel:
     def protect(self, update: Vector, context: UploadContext) -> Protected:
         """See ClientHalf. Lines 13 to 16 of Algorithm 1."""
         partition = _partition(context.partition)
-        rest_noise = context.prepared() or self.elected.fresh(context, update.size)  # the client's first stream
-        elected_noise = self.elected.fresh(context, update.size)  # and its second
+        # The client's first stream is for the rest, its second for the elected values.
+        rest_noise = context.prepared() or (self.rest or self.elected).fresh(context, update.size)
+        elected_noise = self.elected.fresh(context, update.size)
         elected, rest = partition.split(update)
         elected_steps, pack = self.elected.protect(elected, context, elected_noise)
         packing = in_background(lambda: pack(elected_steps))  # while the rest is protected

@@ -257,6 +257,7 @@ def serve_round(server: RoundServer, number: int) -> Steps:
     ballots: dict[str, str] = {}
     uploads: dict[str, Upload] = {}
     if total.share_size and interrupted(server, number):
+        record.dropped["(shares)"] = "the run was interrupted after shares were requested; no client sends them twice"
         server.combine(record, total, [], None, {})
         return
 

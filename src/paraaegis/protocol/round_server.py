@@ -81,11 +81,6 @@ class RoundServer:
         self._started = time.perf_counter()
         self._reports: dict[str, list[Report]] = {}
 
-    @property
-    def weights(self) -> list[int]:
-        """The weights of all enrolled clients."""
-        return list(self.state.weights.values())
-
     def open_record(self, number: int) -> RoundRecord:
         """The record of a round that begins now."""
         self._started = time.perf_counter()

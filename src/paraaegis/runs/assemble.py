@@ -13,6 +13,7 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.crypto.ratchet import Root
 from paraaegis.crypto.sealed_box import public_of
 from paraaegis.crypto.streams import system
+from paraaegis.errors import ConfigError
 from paraaegis.methods import method_of
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
@@ -53,6 +54,11 @@ def make_parameters(
     config: Config, clients: Sequence[str], length: int, evaluators: Sequence[str], run: str = ""
 ) -> RunParameters:
     """The public parameters of a run of a resolved configuration; without `run` its configuration names it."""
+    if not 1 <= config.federation.quorum <= config.sampled:
+        raise ConfigError(
+            f"federation.quorum must be between 1 and the {config.sampled} clients of a round, got "
+            f"{config.federation.quorum}"
+        )
     return RunParameters(
         run=run or short_name(config),
         config=config.digest(),

@@ -22,7 +22,7 @@ from paraaegis.privacy.calibrate import (
     tight_multiplier,
 )
 from paraaegis.privacy.guarantee import Guarantee, guarantees, sensitivity
-from paraaegis.privacy.ledger import METRICS, SAMPLES, SECONDS, VOTES, Ledger, Release, releases_of
+from paraaegis.privacy.ledger import ELECTED, METRICS, SAMPLES, SECONDS, VOTES, Ledger, Release, releases_of
 from paraaegis.runs.check import resolve
 from paraaegis.runs.folder import RunFolder
 
@@ -130,7 +130,7 @@ def _counted(config: Config) -> bool:
 def _guarantees_of(config: Config, releases: Sequence[Release]) -> RunGuarantees:
     privacy = config.privacy
     seeded = any(release.simulated for release in releases if release.sigma or release.what == "votes")
-    noised = sorted((release for release in releases if release.sigma), key=lambda one: one.what == "inside")
+    noised = sorted((release for release in releases if release.sigma), key=lambda one: one.what == ELECTED)
     used = sigma = clip = 0.0
     if noised:
         paper, sigma, clip = privacy.calibration == "paper", noised[0].sigma, noised[0].clip

@@ -33,7 +33,9 @@ from paraaegis.types import Learner, Vector
 OnRecord: TypeAlias = Callable[[RoundRecord], None]
 SaveModel: TypeAlias = Callable[[Path, Vector], None]
 # Opens a transport for a run in this state, with its clients' states from a checkpoint; True: the run is over.
-Connect: TypeAlias = Callable[[ServerState, States, bool], AbstractContextManager[tuple[RunParameters, Transport]]]
+Connect: TypeAlias = Callable[
+    [ServerState, States | None, bool], AbstractContextManager[tuple[RunParameters, Transport]]
+]
 _log = logging.getLogger(__name__)
 
 
@@ -87,11 +89,17 @@ def _run(
     length, evaluator, folder = check_learners(config, learners), next(iter(learners)), RunFolder(out)
 
     @contextmanager
-    def connect(state: ServerState, stored: States, _over: bool) -> Iterator[tuple[RunParameters, Transport]]:
-        if not stored:
+    def connect(state: ServerState, stored: States | None, _over: bool) -> Iterator[tuple[RunParameters, Transport]]:
+        if stored is None:
             save_keys(folder.keys, make_keys(config))
+        elif not stored:
+            raise RunError(
+                f"{folder.path} holds a run across a network, whose clients keep their own states; continue it with "
+                f"engine.name = 'flower', or choose another --out"
+            )
         elif set(stored) != set(learners):
             raise RunError(f"the checkpoint holds {sorted(stored)}, got learners {sorted(learners)}; pass the same")
+        stored = stored or {}
         for name, (_, arrays) in stored.items():
             learners[name].load(arrays)
         parameters = make_parameters(config, tuple(learners), length, (evaluator,), state.run)
@@ -121,13 +129,13 @@ def carry_out(
     A run that is over is served again if a client was absent at its end and lacks the last model.
     """
     stored, over = folder.restore(), folder.result.exists()
-    state, clients = stored or (ServerState(run=_run_name(config)), {})
+    state, clients = stored or (ServerState(run=_run_name(config)), None)
     if stored and config.privacy.noise == "secret":
         state.attempt += 1  # the interrupted round may have been sent in part, so its secret order must not be reused
     _replay(folder, on_record)
     if not over or state.late:
         with connect(state, clients, over) as (parameters, transport):
-            _serve(config, folder, parameters, transport, state, on_record, resumed=stored is not None)
+            _serve(config, folder, parameters, transport, state, on_record, over)
     if state.late:
         text = "the last model did not reach %s; to deliver it, start the run again when every node is connected"
         _log.warning(text, ", ".join(state.late))
@@ -141,7 +149,7 @@ def _serve(
     transport: Transport,
     state: ServerState,
     on_record: OnRecord,
-    resumed: bool,
+    over: bool,
 ) -> None:
     def keep_record(record: RoundRecord) -> None:
         folder.append(record)
@@ -152,13 +160,13 @@ def _serve(
         if due or transport.remote:  # after a restart, what remote clients were told must still be known
             folder.save(state, transport.checkpoint())
 
-    if resumed or transport.remote:
+    if transport.remote or folder.checkpoint.exists():  # the attempt must not be used again
         folder.save(state, transport.checkpoint())
     with Pool(config.engine.processes) as pool:
         half = method_of(config).server(config, pool)
-        keep = folder.history.keep if transport.remote else None
-        server = RoundServer(parameters, half, state, *([keep] if keep else []))
-        drive(serve(server, folder.result.exists()), transport.carry, keep_record, keep_state)
+        keep = folder.history.keep if transport.remote else lambda aggregate: aggregate
+        server = RoundServer(parameters, half, state, keep)
+        drive(serve(server, over), transport.carry, keep_record, keep_state)
 
 
 def _run_name(config: Config) -> str:

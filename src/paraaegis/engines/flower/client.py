@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Protocol
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -15,21 +13,15 @@ from flwr.clientapp import ClientApp
 from paraaegis.crypto.enrol import KeyRequest
 from paraaegis.engines.flower.frames import from_records, to_error, to_records
 from paraaegis.engines.flower.log import timed_log
-from paraaegis.engines.flower.store import Store
-from paraaegis.errors import ConfigError, CryptoError, ForgedError, PrivacyError, ProtocolError, UpdateError
-from paraaegis.protocol.client import start, step
-from paraaegis.protocol.client_context import ClientContext
-from paraaegis.protocol.messages import Begin, Ended, Finish, Frames, pack, unpack
-from paraaegis.protocol.state import ClientState
+from paraaegis.errors import ConfigError, CryptoError, PrivacyError, ProtocolError, UpdateError
+from paraaegis.protocol.messages import Frames
 
-__all__ = ["ClientApp", "Node", "answer", "make_client_app"]
+__all__ = ["ClientApp", "Node", "make_client_app"]
 _log = logging.getLogger(__name__)
 
 
 class Node(Protocol):
-    """What a node provides: its folder, its introduction, enrolment, and its client in a run."""
-
-    folder: Path
+    """What a node provides: its introduction, enrolment, and its client's answers."""
 
     def card(self) -> dict[str, str | int | bytes | bool]:
         """The fields of an Introduction."""
@@ -43,15 +35,8 @@ class Node(Protocol):
     def open(self, sealed: bytes, lead_public: bytes) -> None:
         """Open and store secrets that the lead sealed."""
 
-    def client(self, run: str) -> AbstractContextManager[ClientContext]:
-        """A context with the node's client in the run of this name."""
-
-    @property
-    def spent(self) -> int:
-        """The size of its ledger in bytes."""
-
-    def finished(self, state: ClientState) -> None:
-        """Called at the end of a run, with the final model."""
+    def answer(self, frames: Frames) -> Frames:
+        """Answer one message of a run."""
 
 
 def make_client_app(open_node: Callable[[Mapping[str, Any]], Node]) -> ClientApp:
@@ -92,7 +77,7 @@ def make_client_app(open_node: Callable[[Mapping[str, Any]], Node]) -> ClientApp
     @app.train("step")  # type: ignore[untyped-decorator]
     def step(message: Message, context: Context) -> Message:
         return _replied(
-            message, lambda: to_records(answer(open_node(context.node_config), from_records(message.content)))
+            message, lambda: to_records(open_node(context.node_config).answer(from_records(message.content)))
         )
 
     return app
@@ -116,29 +101,3 @@ def _content(work: Callable[[], RecordDict]) -> RecordDict:
     except Exception:  # other messages may contain data, paths or counts: they stay in the node's log
         _log.exception("a message was not answered")
         return to_error("it failed; see its node's log for the reason")
-
-
-def answer(node: Node, frames: Frames) -> Frames:
-    """Answer one message. The new state is on disk before the reply is sent, so no round is ever answered twice."""
-    message = unpack(frames)
-    run = message.round_id.run
-    if not run.replace("-", "").isalnum():
-        raise ProtocolError(f"a run's name may contain only letters, digits and hyphens, got {run!r}")
-    with node.client(run) as client, Store(node.folder / "runs" / run) as store:
-        if store.forgotten:
-            raise ProtocolError(f"run {run} is over and its state is deleted; each round is answered only once")
-        state = start(client) if store.empty else store.state(lambda: start(client).weights)
-        trains = isinstance(message, Begin) and message.train
-        again = trains and message.round_id.number == state.number  # train an interrupted round again
-        if trains and (learner := store.learner(again)):
-            client.learner.load(learner)
-        new, reply = step(client, state, message, lambda kept: store.save(kept, spent=node.spent))
-        ended = isinstance(reply, Ended)
-        if new is not state:
-            store.save(new, client.learner.state() if trains and not ended else None, again, node.spent)
-        if ended:
-            _log.error("%s, run %s: %s", client.name, run, ForgedError())  # for its operators; the server gets less
-        elif isinstance(message, Finish):
-            node.finished(new)
-            store.finish()
-    return pack(reply)
