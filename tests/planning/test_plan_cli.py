@@ -104,7 +104,7 @@ def test_a_plan_is_written_as_a_configuration_that_can_be_run(typed, tmp_path):
         (("--seconds", "0"), "--seconds must be above 0, got 0"),
         (("--bandwidth", "-5"), "--bandwidth must be above 0, got -5"),
         (("--model", "gpt"), "--model must be a number of values or one of mlp, cnn, resnet18, got 'gpt'"),
-        (("--method", "fedavg"), "a ratio is planned for"),
+        (("--method", "fedavg"), "a ratio can be planned for"),
         (("--clients", "0"), "'--clients'"),
         (("--train-seconds", "-5"), "--train-seconds must be above 0, got -5"),
         (("--model", "1e6", "--pilot"), "--pilot trains a model, but --model 1e6 is a number of values"),
