@@ -23,7 +23,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-cache
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	@echo "Setting up $(VENV): one to two minutes, once"
+	@echo "Setting up $(VENV), which takes one to two minutes the first time"
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) --editable .

@@ -1,4 +1,4 @@
-"""Bring your own model and data: any class with these methods is a Learner. No torch needed.
+"""Use your own model and data: any class with these methods is a Learner. No torch needed.
 
 Four clients fit one linear model, y = x·w, to data that never leaves them.
 """
@@ -48,6 +48,6 @@ if __name__ == "__main__":
     config = make_config(
         {"federation": {"clients": 4, "rounds": 60}, "protect": {"method": "paraaegis-feedback", "ratio": 0.3}}
     )
-    learners = {f"silo-{index}": Linear(index) for index in range(4)}
+    learners = {f"client-{index}": Linear(index) for index in range(4)}
     result = federate(config, learners, out=Path(tempfile.mkdtemp()) / "run")
     print(f"largest weight error after {result.rounds} rounds: {result.metrics['error']:.4f}")

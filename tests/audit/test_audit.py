@@ -284,7 +284,7 @@ def test_the_rate_bound_is_clopper_pearsons():
 
 @pytest.mark.parametrize("method", ["fedavg", "ckks-fedavg", "paraaegis-feedback"])
 def test_a_method_without_noise_has_nothing_to_audit(method):
-    with pytest.raises(ConfigError, match="noises nothing"):
+    with pytest.raises(ConfigError, match="adds no noise in this configuration, so there is nothing to audit"):
         play_games(configure("privacy.epsilon=1.0", "privacy.clip=1.0", f"protect.method={method}"), FEW)
 
 

@@ -92,7 +92,7 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
     monkeypatch.setattr("paraaegis.runs.experiment.torch_experiment", interrupted)
     code, _, err = told(monkeypatch, capsys, "run")
     assert code == 130
-    assert "goes on from the last checkpoint" in err
+    assert "continues from the last checkpoint" in err
     monkeypatch.setattr("paraaegis.runs.guarantees.resolve", interrupted)
     assert told(monkeypatch, capsys, "privacy")[::2] == (130, "stopped\n")  # where there is nothing to go on with
 
@@ -101,7 +101,7 @@ def test_nothing_of_the_users_is_overwritten(monkeypatch, capsys, tmp_path):
     (tmp_path / "pyproject.toml").write_text("mine")
     code, _, err = told(monkeypatch, capsys, "federation", "app", str(tmp_path))
     assert (code, (tmp_path / "pyproject.toml").read_text()) == (2, "mine")
-    assert "holds something already" in err
+    assert "exists and will not be overwritten" in err
     assert list(tmp_path.iterdir()) == [tmp_path / "pyproject.toml"]
     for option, name, suffix in (
         ("--out", "a.md", ".html"),
@@ -125,4 +125,4 @@ def test_settings_lists_every_key_with_its_default(monkeypatch, capsys):
 
 def test_help_says_what_an_argument_is(monkeypatch, capsys):
     _, out, _ = told(monkeypatch, capsys, "audit", "--help")
-    assert "A TOML file; without it and --set, every noised method." in out
+    assert "A TOML file. Without it and --set, every noised method is audited." in out

@@ -387,7 +387,7 @@ def test_a_lead_is_told_what_to_do_with_its_fingerprint(monkeypatch, capsys, tmp
     assert (code, first) == (0, f"the lead's fingerprint: {own}")
     assert third == f"  paraaegis keys identity THEIR-FOLDER --lead {own}"
     assert fifth == f"  paraaegis keys lead {tmp_path / 'lead'} --approve NAME=FINGERPRINT"
-    assert last == "Approved so far: hospital-b. They get the keys when a run starts."
+    assert last == "Approved so far: hospital-b. They receive the keys when a run starts."
     text = call(monkeypatch, capsys, "lead", tmp_path / "lead", "--json")[1]
     assert json.loads(text) == {"fingerprint": own}
 

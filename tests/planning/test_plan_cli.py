@@ -46,7 +46,8 @@ def comparison(tmp_path_factory):
 def test_a_plan_within_a_limit_is_shown_with_its_neighbours_and_guarantees(typed):
     code, out, _ = typed(*PLAN, "--megabytes", "100")
     assert code == 0
-    for text in ("cheaper", "chosen", "better", "paraaegis-feedback", "server and network", "Training is not counted"):
+    training = "Training time is not included"
+    for text in ("cheaper", "chosen", "better", "paraaegis-feedback", "server and network", training):
         assert text in out
 
 
@@ -61,7 +62,7 @@ def test_a_plan_as_json_says_the_same_and_keeps_the_limit(typed):
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (("plan", "--pilot-rounds", "3"), "--pilot-rounds 3 is for a pilot run; add --pilot"),
+    (("plan", "--pilot-rounds", "3"), "--pilot-rounds 3 applies to a pilot run only; add --pilot"),
     (("privacy", "--decay", "0.9"), "which paraaegis-static does not add"),
 ])  # fmt: skip
 def test_an_option_that_would_do_nothing_is_refused(typed, arguments, said):
@@ -79,7 +80,7 @@ def test_a_wish_that_nothing_fulfils_gets_the_nearest_exits_with_1_and_writes_no
     if form:
         assert not json.loads(out)["fits"]
     else:
-        assert "No ratio fulfils your wishes; the nearest takes" in out
+        assert "No ratio fits your limits; the nearest takes" in out
         assert "nothing was written to" in out
 
 
@@ -102,18 +103,18 @@ def test_a_plan_is_written_as_a_configuration_that_can_be_run(typed, tmp_path):
         (("--seconds", "0"), "--seconds must be above 0, got 0"),
         (("--bandwidth", "-5"), "--bandwidth must be above 0, got -5"),
         (("--model", "gpt"), "--model must be a number of values or one of mlp, cnn, resnet18, got 'gpt'"),
-        (("--method", "fedavg"), "a ratio is planned for"),
+        (("--method", "fedavg"), "a ratio can be planned for"),
         (("--clients", "0"), "'--clients'"),
         (("--train-seconds", "-5"), "--train-seconds must be above 0, got -5"),
-        (("--model", "1e6", "--pilot"), "--pilot trains a model, and 1e6 is a number of values"),
+        (("--model", "1e6", "--pilot"), "--pilot trains a model, but --model 1e6 is a number of values"),
         (("--model", "1000", "--write", "plan.toml"), "--write names a model"),
-        (("--write", "nowhere/plan.toml"), "--write: there is no folder"),
+        (("--write", "nowhere/plan.toml"), "nowhere does not exist; create it or name another"),
         (("--write", "README.md"), "--write writes a .toml file, got README.md"),
         (
             ("--write", str(Path(__file__).parents[2] / "configs" / "digits.toml")),
-            "is there already; name another file, or remove it",
+            "exists; name another file or remove it",
         ),
-        (("--epsilon", "1", "--method", "paraaegis-feedback"), "sends nothing that is noised"),
+        (("--epsilon", "1", "--method", "paraaegis-feedback"), "adds no noise, so --epsilon would have no effect"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_a_line(typed, arguments, told):
@@ -134,14 +135,14 @@ def test_a_model_is_counted_by_its_name_for_the_configurations_data(typed, name,
 def test_an_exact_epsilon_and_the_papers_calibration_are_refused_together(typed):
     code, _, err = typed("plan", "--epsilon", "1", "--set", "privacy.calibration=paper")
     assert code == 2
-    assert "--epsilon is counted exactly, got --set privacy.calibration=paper" in err
+    assert "--epsilon needs exact accounting, got --set privacy.calibration=paper" in err
 
 
 def test_set_wins_over_a_named_option_and_the_noise_in_force_is_shown(typed):
     _, out, _ = typed("privacy", "--epsilon", "1", "--set", "privacy.epsilon=3", "--json")
     assert json.loads(out)["guarantees"][0]["epsilon"] == pytest.approx(3, rel=1e-3)
     _, out, _ = typed("privacy", "--set", "privacy.sigma=3")
-    assert "σ = 3 a coordinate" in out
+    assert "σ = 3 per coordinate" in out
     _, out, _ = typed("privacy", "--set", "protect.method=fedavg")
     assert "fedavg: no noise" in out
     assert "calibration" not in out

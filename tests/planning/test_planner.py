@@ -64,7 +64,7 @@ def test_what_nothing_can_fulfil_gets_the_nearest_and_the_difference():
     assert not answer.fits
     assert answer.choice.ratio == RATIOS[0]
     assert answer.cheaper is None
-    assert "seconds, a fifth in reserve, asked for at most 0.001" in answer.choice.misses[0]
+    assert "seconds including a reserve of a fifth, limit 0.001" in answer.choice.misses[0]
 
 
 def test_without_limits_the_usual_ratio_is_chosen():
@@ -193,7 +193,7 @@ def test_a_pilot_without_accuracies_is_refused():
 
 
 def test_a_method_without_a_ratio_is_refused():
-    with pytest.raises(ConfigError, match="a ratio is planned for paraaegis-static"):
+    with pytest.raises(ConfigError, match="a ratio can be planned for paraaegis-static"):
         asked("fedavg")
 
 

@@ -1,1 +1,1 @@
-"""An attack on our own noise."""
+"""Attack our own noise, and compare the result with the claim."""

@@ -1,9 +1,9 @@
-"""An attack on our own noise: a canary must not show through the real protector more than the claim allows.
+"""Attack our own noise: through the real protector, a canary must be no more detectable than the claim allows.
 
-A game is a run of a few rounds in which one client's update is a canary of ten times the clip, or is not. The observer
-knows everything but the noise, adds up what it sees along the canary and guesses which world it was. How often it errs
-proves a μ, which must stay below the μ that the ledger of the same run claims. What many short games cannot show (long
-updates, noise that repeats) is measured in audit_noise.py.
+A game is a run of a few rounds, in a world where one client's update is a canary of ten times the clip or in a world
+where it is not. The observer knows everything except the noise, projects what it sees onto the canary and guesses the
+world. Its error rates prove a lower bound on μ, which must not exceed the μ claimed by the ledger of the same run. What
+many short games cannot test (long updates, repeated noise) is measured in noise.py.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from paraaegis.privacy.ledger import releases_of
 from paraaegis.types import Vector
 
 LENGTH = 16  # values of an update in a game: noise is independent from value to value
-TARGET_MU = 1.0  # of a whole game: at 2,000 trials much less shows nothing
+TARGET_MU = 1.0  # of a whole game; with 2,000 trials, much less cannot be detected
 TRIALS = 2_000
-LEAST_TRIALS = 500  # a halved σ proves μ = 1.6 where 1 is claimed
+LEAST_TRIALS = 500  # enough for a halved σ to prove μ = 1.6 if 1 is claimed
 
 
 class Finding(msgspec.Struct, kw_only=True):
-    """One adversary's games. `mu_bound` is what they prove, `mu_claimed` what the ledger of the same run claims."""
+    """The result of one adversary's games: the μ that they prove, and the μ that the ledger of the same run claims."""
 
     adversary: str
     unit: str
@@ -48,7 +48,7 @@ class Finding(msgspec.Struct, kw_only=True):
 
 
 class Audit(msgspec.Struct, kw_only=True):
-    """All that was played and measured against one method."""
+    """All games and measurements of one method."""
 
     name: str
     calibration: str
@@ -56,16 +56,16 @@ class Audit(msgspec.Struct, kw_only=True):
     trials: int
     findings: list[Finding]
     noise: NoiseCheck
-    passed: bool  # whether nothing contradicts a claim
+    passed: bool  # whether no claim is contradicted
 
 
 def stands(finding: Finding) -> bool:
-    """Whether a claim stands: nothing above it was proved, and something was, so that the attack saw the canary."""
+    """Whether a claim stands: the proved bound is not above it, and above 0, so the attack did detect the canary."""
     return 0 < finding.mu_bound <= finding.mu_claimed
 
 
 def everything() -> dict[str, Config]:
-    """Every noised method under exact accounting, and noise inside every method that encrypts values without."""
+    """Every noised method under exact accounting, and every method that sums clean values, with inside_clip."""
     base = Config()
     tight = msgspec.structs.replace(base.privacy, calibration="tight")
     inside = msgspec.structs.replace(tight, inside_clip=1.0)
@@ -86,9 +86,10 @@ def audit(
     rounds: int = 0,
     progress: Callable[[], None] = lambda: None,
 ) -> Audit:
-    """Play `trials` games in each world against the method, calibration and unit of a configuration; check its noise.
+    """Audit the method, calibration and unit of a configuration: `trials` games in each world, and noise measurements.
 
-    Its budget is replaced by one at which a game of `rounds` rounds (0: two, of a varying series three) claims μ = 1.
+    The budget is replaced by one at which a game of `rounds` rounds claims μ = 1 (0: two rounds, or three if the noise
+    varies by round).
     """
     rounds = rounds or (3 if method_of(config).varies else 2)
     findings = play_games(config, trials, rounds, progress)
@@ -107,7 +108,7 @@ def audit(
 def play_games(
     config: Config, trials: int, rounds: int = 2, progress: Callable[[], None] = lambda: None
 ) -> list[Finding]:
-    """What `trials` games in each world prove against each adversary to whom noise is claimed."""
+    """Play `trials` games in each world for each adversary against whom noise is claimed."""
     if trials < LEAST_TRIALS:
         raise ConfigError(f"an audit needs at least {LEAST_TRIALS} games in each world, got {trials}")
     game = Game(audited(config, rounds, TARGET_MU, LENGTH))
@@ -121,7 +122,7 @@ def play_games(
 
 
 class Game:
-    """One mechanism, and those who try to see its canary."""
+    """A mechanism and the adversaries who try to detect its canary."""
 
     def __init__(self, config: Config) -> None:
         self.mechanism = Mechanism(config, LENGTH)
@@ -131,12 +132,15 @@ class Game:
         claims = {who: mu_against(who, releases, unit) for who in blind}
         self.claims = {who: mu for who, mu in claims.items() if mu}
         if not self.claims:
-            raise ConfigError(f"{config.protect.method} noises nothing in this configuration, so nothing is audited")
+            raise ConfigError(
+                f"{config.protect.method} adds no noise in this configuration, so there is nothing to audit; choose a "
+                "noised method or, if values are encrypted, set privacy.inside_clip"
+            )
         canary = self.mechanism.canary
         self._updates = {True: canary, False: -canary if unit == "client-replace" else np.zeros_like(canary)}
 
     def play(self, present: bool, trial: int) -> list[float]:
-        """What each adversary's evidence adds up to over all rounds: mean μ apart in the two worlds, deviation 1."""
+        """Each adversary's evidence, summed over all rounds: means μ apart in the two worlds, standard deviation 1."""
         evidence, config = dict.fromkeys(self.claims, 0.0), self.mechanism.config
         for number in range(1, config.federation.rounds + 1):
             seen = self._round(self._updates[present], number, 2 * trial + present)
@@ -149,7 +153,7 @@ class Game:
         return list(evidence.values())
 
     def finding(self, index: int, present: NDArray[np.float64], absent: NDArray[np.float64]) -> Finding:
-        """What guessing by a threshold halfway between the worlds proves."""
+        """What is proved by guessing with a threshold halfway between the two worlds."""
         adversary, claimed = list(self.claims.items())[index]
         privacy = self.mechanism.config.privacy
         middle = 0.0 if privacy.unit == "client-replace" else claimed / 2
@@ -168,14 +172,14 @@ class Game:
         )
 
     def _round(self, update: Vector, number: int, attempt: int) -> Vector:
-        """What this round reveals of the first client, in the units of its update; the others send zeros."""
+        """What this round reveals about the first client, in units of its update; the others send zeros."""
         game, others = self.mechanism, np.zeros_like(update)
         uploads = [game.protect(update if i == 0 else others, i, number, attempt) for i in range(self._senders)]
         reveal_context = game.reveal_context(number, attempt)
         total = game.server.open(reveal_context.round_id, LENGTH // 2 if game.partition else 0)
         for upload in uploads:
             total.add(upload.payload)
-        if total.share_size:  # the server collects the sums of shares and takes the masks off
+        if total.share_size:  # the server collects the sums of shares and removes the masks
             sums = {
                 index: np.sum([upload.shares[name] for upload in uploads], axis=0) % Q
                 for index, name in enumerate(game.names)
@@ -186,5 +190,5 @@ class Game:
 
     @property
     def _senders(self) -> int:
-        """How many upload, from the first on: those whose noise the observer lacks and needs."""
+        """How many clients upload: the first and others, as many as add noise unknown to the observer."""
         return max(part.quorum - part.colluders if part.quorum else 1 for part, _ in self.mechanism.noised.values())

@@ -1,17 +1,17 @@
-"""Measurements of fresh noise: clipping over whole vectors, the noise's deviation, and whether any noise repeats.
+"""Measure fresh noise: clipping over whole vectors, the standard deviation of the noise, and whether any noise repeats.
 
-A few uploads of several chunks, each of a canary of ten times the clip, are made by the real protector with secret
-noise. What is left of the canary and the noise itself are separated, since the audit knows the canary.
+The real protector makes a few uploads of several chunks with secret noise, each of a canary of ten times the clip.
+Since the audit knows the canary, it can separate the clipped canary from the noise.
 
-norm         of what clipping leaves, measured along the canary in every chunk: at most θ.
-deviation    of one client's noise, or for shared noise of what a quorum without its colluders adds: at least the claim.
-correlation  of any two chunks of noise, over the same places: none. The two may differ in their client, round, attempt
-             at a round, part of the update, place in the vector, or come from a run that was started again.
+norm         of the clipped canary, measured along the canary in every chunk: at most θ.
+deviation    of one client's noise or, if shared, of what a quorum without its colluders adds: at least as claimed.
+correlation  of any two chunks of noise over the same positions: none. The two may differ in client, round, attempt at a
+             round, part of the update or position in the vector, or come from a restarted run.
 
-All are expressed in standard deviations of the measurement of an honest mechanism, where each is normal to a good
-approximation, and refused beyond LIMIT = 7. That happens by chance with probability 2.6e-12 for a correlation and
-1.3e-12 for the others, one-sided. A default audit of one method measures at most 2,000 of them: a false alarm has
-probability below 1e-8.
+Each is expressed in standard deviations of the same measurement of an honest mechanism, which is normal to a good
+approximation, and rejected beyond LIMIT = 7. By chance, that has probability 2.6e-12 for a correlation and 1.3e-12 for
+the others, which are one-sided. A default audit of one method takes at most 2,000 such measurements, so a false alarm
+has probability below 1e-8.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from paraaegis.methods import method_of
 from paraaegis.privacy.ledger import ELECTED
 
 LENGTH = 3 * CHUNK
-SHORT = 1 << 14  # for LWE masks in matrix form, which take 710 multiplications per value
-MU = 200.0  # of the whole game: with so little noise the norm that clipping leaves is measured to a few percent
+SHORT = 1 << 14  # for LWE masks in matrix form, which need 710 multiplications per value
+MU = 200.0  # of the whole game: so little noise that the norm after clipping is measured to within a few percent
 MOST_ROUNDS = 3
 LIMIT = 7.0  # standard deviations
-KINDS = ("starts", "clients", "rounds", "attempts", "parts", "chunks")  # what two pieces of noise can differ in
+KINDS = ("starts", "clients", "rounds", "attempts", "parts", "chunks")  # in which two pieces of noise can differ
 
 Rows = NDArray[np.float32]  # chunks × CHUNK
 
 
 class PartCheck(msgspec.Struct, kw_only=True):
-    """The least favourable of all uploads, for one noised part of the update."""
+    """The worst of all uploads, for one noised part of the update."""
 
     part: str
-    norm: float  # left by clipping, in clips
+    norm: float  # after clipping, in clips
     norm_limit: float
     deviation: float  # of the noise, in claimed deviations
     deviation_limit: float  # the least that is compatible with the claim
 
 
 class NoiseCheck(msgspec.Struct, kw_only=True):
-    """What was measured of the noise of one method. `correlations`: the largest by what two chunks differ in."""
+    """The measurements of one method's noise. `correlations`: the largest one by what the two chunks differ in."""
 
     uploads: int
     values: int
@@ -74,7 +74,7 @@ class Piece:
 
 
 def check_noise(config: Config, rounds: int) -> NoiseCheck:
-    """Measure the noise of a configuration's method, with a budget of its own."""
+    """Measure the noise of a configuration's method, with the audit's own budget."""
     short = "lwe" in method_of(config).ciphers and config.protect.lwe == "matrix"
     length = SHORT if short else LENGTH
     mechanism = Mechanism(audited(config, min(rounds, MOST_ROUNDS), MU, length), length)
@@ -91,12 +91,12 @@ def check_noise(config: Config, rounds: int) -> NoiseCheck:
 
 
 def as_claimed(part: PartCheck) -> bool:
-    """Whether clipping leaves no more, and the noise is no less, than is claimed."""
+    """Whether the norm after clipping is no larger, and the noise no smaller, than claimed."""
     return part.norm <= part.norm_limit and part.deviation >= part.deviation_limit
 
 
 def _uploads(mechanism: Mechanism) -> list[dict[str, Piece]]:
-    """Every client in every round, then the first client again: at a second attempt, and after another start."""
+    """Uploads of every client in every round, then of the first client again: a second attempt, and after a restart."""
     clients, rounds = len(mechanism.names), mechanism.config.federation.rounds
     plays = [(0, index, number, 0) for index in range(clients) for number in range(1, rounds + 1)]
     uploads = [_upload(mechanism, *play) for play in [*plays, (0, 0, 1, 1)]]
@@ -105,14 +105,14 @@ def _uploads(mechanism: Mechanism) -> list[dict[str, Piece]]:
 
 
 def _upload(mechanism: Mechanism, start: int, client: int, number: int, attempt: int) -> dict[str, Piece]:
-    """One client's upload of the canary, taken apart."""
+    """One client's upload of the canary, split by noised part."""
     steps = mechanism.steps(mechanism.protect(mechanism.canary, client, number, attempt))
     values = np.multiply(steps, mechanism.worth(number), dtype=np.float64)
     return {what: _piece(mechanism, what, values, (start, client, number, attempt)) for what in mechanism.noised}
 
 
 def _piece(mechanism: Mechanism, what: str, values: NDArray[np.float64], play: tuple[int, int, int, int]) -> Piece:
-    """Separate what is left of the canary, which may differ by chunk, from the noise."""
+    """Separate the clipped canary, which may differ by chunk, from the noise."""
     _, client, number, _ = play
     weight, clip = mechanism.weights[client], mechanism.noised[what][1].clip
     seen, direction = _rows(mechanism, what, values), _rows(mechanism, what, mechanism.directions[what])
@@ -133,7 +133,7 @@ def _piece(mechanism: Mechanism, what: str, values: NDArray[np.float64], play: t
 
 
 def _rows(mechanism: Mechanism, what: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The values of a part at the places for which its noise was drawn, by chunk, filled up with zeros."""
+    """The values of a part at the positions for which its noise was drawn, by chunk, padded with zeros."""
     mask_of = mechanism.mask_of(what)
     part = values[mask_of] if what == ELECTED else np.where(mask_of, values, 0.0)
     return np.pad(part, (0, -part.size % CHUNK)).reshape(-1, CHUNK)
@@ -152,12 +152,12 @@ def _part_check(mechanism: Mechanism, what: str, uploads: list[dict[str, Piece]]
 
 
 def _deviation(mechanism: Mechanism, what: str, pieces: list[Piece]) -> float:
-    """The least deviation of the noise that protects a client, in claimed ones."""
+    """The smallest standard deviation of the noise that protects a client, relative to the claimed one."""
     (part, noise), weights = mechanism.noised[what], mechanism.weights
     if not part.quorum:
         return min(one.deviation / (weights[one.client] * noise.sigmas[one.number - 1]) for one in pieces)
     sums = []
-    for number, sigma in enumerate(noise.sigmas, start=1):  # the first start's first attempts come first
+    for number, sigma in enumerate(noise.sigmas, start=1):  # the first attempts of the first start come first
         least = {one.client: one.deviation for one in reversed(pieces) if one.number == number}
         kept = sorted(least.values())[: part.quorum - part.colluders]
         sums.append(math.hypot(*kept) / (max(weights) * sigma))
@@ -177,7 +177,7 @@ def _correlations(mechanism: Mechanism, uploads: list[dict[str, Piece]]) -> dict
 
 
 def _shared(mechanism: Mechanism) -> NDArray[np.float32]:
-    """How many places two chunks of one upload have in common."""
+    """How many positions any two chunks of one upload have in common."""
     ones = np.ones(mechanism.length)
     masks = np.concatenate([_rows(mechanism, what, ones) for what in mechanism.noised]).astype(np.float32)
     return masks @ masks.T

@@ -1,4 +1,4 @@
-"""What an audit plays: the real halves of a method, clients of unequal weight with secret noise, and a canary."""
+"""The setup of an audit: the real halves of a method, clients of unequal weight with secret noise, and a canary."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ from paraaegis.runs import assemble
 from paraaegis.seeds import Purpose
 from paraaegis.types import FixedPoint, Mask, Vector
 
-CANARY = 10.0  # the norm of each part of the canary, in clips
-LIGHT = 1 / 8  # the other clients' weight, in weights of the first
+CANARY = 10.0  # norm of each part of the canary, in clips
+LIGHT = 1 / 8  # weight of the other clients, relative to the first
 HONEST = 2  # clients whose shared noise stays secret
 
 
 def audited(config: Config, rounds: int, mu: float, length: int) -> Config:
-    """The same mechanism with secret noise, few clients and rounds, and a budget of `mu` per client over all rounds."""
+    """The same mechanism with secret noise, few clients and rounds, and a total budget of `mu` per client."""
     privacy, samples = config.privacy, max(1, config.federation.min_samples)
     if math.isinf(privacy.epsilon) or math.isinf(privacy.clip):
-        raise ConfigError("there is no noise to audit: privacy.epsilon and privacy.clip must be finite")
+        raise ConfigError(
+            f"there is no noise to audit: privacy.epsilon and privacy.clip must be finite, got {privacy.epsilon} and "
+            f"{privacy.clip}"
+        )
     quorum = privacy.colluders + max(HONEST, method_of(config).least_honest(config))
     if privacy.calibration == "tight":
         epsilon = epsilon_of(mu, privacy.delta)
-    else:  # the ε that the Remark gives to noise whose honest, client-level μ is `mu`
+    else:  # the ε that the Remark assigns to noise whose exact client-level μ is `mu`
         change = remark_sensitivity(privacy.clip, samples) / sensitivity(privacy.clip, privacy.unit)
         epsilon = remark_epsilon((mu * change) ** 2, privacy.delta)
     federation = msgspec.structs.replace(
@@ -52,7 +55,7 @@ def audited(config: Config, rounds: int, mu: float, length: int) -> Config:
 
 
 class Mechanism:
-    """A method as a run of this configuration wires it, for updates of `length` values."""
+    """A method wired as in a run of this configuration, for updates of `length` values."""
 
     def __init__(self, config: Config, length: int) -> None:
         method = method_of(config)
@@ -68,7 +71,7 @@ class Mechanism:
         self.start()
 
     def start(self) -> None:
-        """Wire every client's source of noise, as a run does when it starts."""
+        """Set up every client's source of noise, as a run does when it starts."""
         self._noise = [assemble.draw(self.config, Purpose.NOISE, index) for index in range(len(self.names))]
 
     def mask_of(self, what: str) -> Mask:
@@ -82,12 +85,12 @@ class Mechanism:
         return RoundId("audit", self.config.protect.method, self.length, number, attempt)
 
     def reveal_context(self, number: int, attempt: int) -> RevealContext:
-        """What the aggregate of this round and attempt is read with."""
+        """The context for revealing the aggregate of this round and attempt."""
         round_id = self.round_id(number, attempt)
         return RevealContext(round_id, self._step, len(self.names), self.weights[0], self.partition)
 
     def upload_context(self, index: int, number: int, attempt: int) -> UploadContext:
-        """What a client's upload of this round and attempt is made with."""
+        """The context for a client's upload in this round and attempt."""
         return UploadContext(
             round_id=self.round_id(number, attempt),
             step=self._step,
@@ -123,16 +126,16 @@ class Mechanism:
 
 
 def _weights(clients: int) -> list[float]:
-    """One heavy client, the first, and light ones; they add up to 1."""
+    """The weights of one heavy client, the first, and of light ones; they add up to 1."""
     raw = [1.0, *[LIGHT] * (clients - 1)]
     return [weight / sum(raw) for weight in raw]
 
 
 def _halves(step: bytes, length: int) -> Partition:
-    """A partition with half of the values inside, as if elected."""
+    """A partition with the first half of the values inside, as if elected."""
     return Partition.of(np.arange(length) < length // 2, secret_order(step, length))
 
 
 def _unit(signs: NDArray[np.float64], mask_of: Mask) -> NDArray[np.float64]:
-    """A direction of norm 1 over the values of a part."""
+    """A vector of norm 1 over the values of a part."""
     return np.where(mask_of, signs, 0.0) / math.sqrt(np.count_nonzero(mask_of))

@@ -13,16 +13,16 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one clear line, never a traceback."""
+    """Run the command line; an error is printed as one line, without a traceback."""
     import click
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    for name in ("torch", "matplotlib"):  # which else have words of their own, after Ctrl-C and about fonts
+    for name in ("torch", "matplotlib"):  # otherwise they log messages of their own, after Ctrl-C and about fonts
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         from paraaegis.cli.app import app
 
-        # Not standalone: there an error of ours and Ctrl-C would end in typer's words instead of ours.
+        # In standalone mode, typer would handle our errors and Ctrl-C itself.
         code = app(prog_name="paraaegis", standalone_mode=False)
     except ParaAegisError as error:
         _end(f"error: {error}", 2)
@@ -30,13 +30,14 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except OSError as error:
-        room = "; the same command goes on once there is room" if error.errno == errno.ENOSPC and _resumes() else ""
-        _end(f"error: {error.filename or 'the system'}: {error.strerror or error}{room}", 2)
+        full = error.errno == errno.ENOSPC and _resumes()
+        hint = "; free some space, then run the same command again to continue" if full else ""
+        _end(f"error: {error.filename or 'the system'}: {error.strerror or error}{hint}", 2)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
-        goes_on = "; the same command, without --fresh, goes on from the last checkpoint" if _resumes() else ""
-        _end(f"stopped{goes_on}", INTERRUPTED)
+        hint = "; the same command, without --fresh, continues from the last checkpoint" if _resumes() else ""
+        _end(f"stopped{hint}", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 

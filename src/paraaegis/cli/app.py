@@ -1,4 +1,4 @@
-"""All commands, gathered."""
+"""The typer app with all commands."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from paraaegis.cli import audit, bench, compare, federation, keys, lists, plan, 
 from paraaegis.version import __version__
 
 app = typer.Typer(
-    help="Federated learning whose updates travel partly under CKKS and partly under differential privacy.",
+    help="Federated learning in which CKKS encrypts part of every update and differential privacy protects the rest.",
     no_args_is_help=True,
-    suggest_commands=False,  # click suggests them already
+    suggest_commands=False,  # click already does
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -45,4 +45,4 @@ def _version(wanted: bool) -> None:
 def root(
     _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    """Options that belong to no command."""
+    """Global options."""

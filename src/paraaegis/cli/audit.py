@@ -1,4 +1,4 @@
-"""`paraaegis audit`: an attack on our own noise, compared with the claim."""
+"""`paraaegis audit`: attack our own noise and compare the result with the claim."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from paraaegis.cli.options import Json, Settings, chosen_config, print_json
 
 def audit(
     config: Annotated[
-        Path | None, typer.Argument(help="A TOML file; without it and --set, every noised method.")
+        Path | None, typer.Argument(help="A TOML file. Without it and --set, every noised method is audited.")
     ] = None,
     settings: Settings = None,
-    trials: Annotated[int, typer.Option(min=500, help="Games in each world: the canary sent, or not.")] = 2_000,
+    trials: Annotated[int, typer.Option(min=500, help="Games with the canary, and as many without.")] = 2_000,
     rounds: Annotated[
-        int, typer.Option(min=0, max=1000, help="Rounds of a game. 0: two, of a varying series three.")
+        int, typer.Option(min=0, max=1000, help="Rounds per game. 0: two, or three where noise varies by round.")
     ] = 0,
     as_json: Json = False,
 ) -> None:
-    """Try to tell whether a client sent its canary (an update made to be recognised); compare that with the claim.
+    """Try to detect a canary (an update made to be recognised) through the noise, and compare with the claim.
 
-    Then measure clipping, noise and repetitions on a few long updates. The noise is secret, as in deployment, so no two
-    audits give the same figures. All noised methods take some minutes, fewer with fewer --trials. Exits with 1 if
-    anything contradicts a claim.
+    Then measure clipping, noise and repeated noise on a few long updates. The noise is secret, as in deployment, so no
+    two audits give the same figures. Auditing all noised methods takes several minutes, less with fewer --trials. Exits
+    with status 1 if anything contradicts a claim.
     """
     from paraaegis.audit.games import audit as play
     from paraaegis.audit.games import everything

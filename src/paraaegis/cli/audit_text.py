@@ -1,4 +1,4 @@
-"""An audit in plain sentences."""
+"""Audit results as plain text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from paraaegis.audit.noise import NoiseCheck, PartCheck
 from paraaegis.plural import plural
 
 NOTE = (
-    "An audit has budgets of its own: games at a claim of μ = 1 over all their rounds, so that an attack can\n"
-    "show something. What an attack proves holds with 99.9% confidence. Where clients vote, claims are\n"
-    "given the partition; nothing is claimed against those who read a part in clear."
+    "An audit uses its own budgets: each game has a claim of μ = 1 over all its rounds, enough for an attack\n"
+    "to detect something. Bounds proved by an attack hold with 99.9% confidence. Where clients vote, claims\n"
+    "are conditional on the partition; nothing is claimed against those who see a part in the clear."
 )
 BETWEEN = {
     "starts": "runs that were started separately",
@@ -22,7 +22,7 @@ BETWEEN = {
 
 
 def report(audit: Audit) -> str:
-    """All that one method's audit found; what contradicts a claim in capitals."""
+    """Everything one method's audit measured, with contradicted claims in capitals."""
     noise, games = audit.noise, f"{audit.trials:,} games with the canary and {audit.trials:,} without"
     rounds, uploads = plural(audit.rounds, "round"), plural(noise.uploads, "upload")
     lines = [
@@ -40,14 +40,12 @@ def _finding(one: Finding) -> str:
     text = f"{one.adversary}, unit {one.unit}, δ = {one.delta:g}: {claimed}; the strongest attack we ran {proved}"
     if stands(one):
         return text
-    return text + (": CLAIM REFUTED" if one.mu_bound else ": THE ATTACK SAW NOTHING, so the games show nothing")
+    return text + (": CLAIM REFUTED" if one.mu_bound else ": THE ATTACK DETECTED NOTHING, so the games prove nothing")
 
 
 def _part(part: PartCheck) -> tuple[str, str]:
-    clipping = f"{part.part}: clipping leaves a norm of {part.norm:.3f} times the clip (allowed: {part.norm_limit:.3f})"
-    noise = (
-        f"{part.part}: noise of {part.deviation:.4f} times the claimed deviation (least: {part.deviation_limit:.4f})"
-    )
+    clipping = f"{part.part}: norm after clipping is {part.norm:.3f} times the clip (at most {part.norm_limit:.3f})"
+    noise = f"{part.part}: noise is {part.deviation:.4f} times the claimed σ (at least {part.deviation_limit:.4f})"
     return (
         clipping + (": NOT CLIPPED AS CLAIMED" if part.norm > part.norm_limit else ""),
         noise + (": LESS NOISE THAN CLAIMED" if part.deviation < part.deviation_limit else ""),
@@ -57,6 +55,6 @@ def _part(part: PartCheck) -> tuple[str, str]:
 def _repeats(noise: NoiseCheck) -> str:
     limit = noise.correlation_limit
     largest = max(noise.correlations.values())
-    text = f"largest correlation of two chunks of noise: {largest:.1f} standard deviations (allowed: {limit:g})"
+    text = f"largest correlation between two chunks of noise: {largest:.1f} standard deviations (at most {limit:g})"
     repeated = [BETWEEN[kind] for kind, size in noise.correlations.items() if size > limit]
     return f"{text}: NOISE REPEATS between {', '.join(repeated)}" if repeated else text

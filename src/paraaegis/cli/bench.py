@@ -1,4 +1,4 @@
-"""`paraaegis bench he|vote|round`: what protection costs on this machine."""
+"""`paraaegis bench he|vote|round`: measure what protection costs on this machine."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def _progress(text: str) -> None:
 @app.command("he", epilog="Example: paraaegis bench he --peers benchmarks/peers.py")
 def he(
     values: Annotated[int, typer.Option(min=1, help="Values to encrypt for each of ten clients.")] = 262_144,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds of measurement; the best counts.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="How often to measure; the fastest counts.")] = 3,
     peers: Annotated[
-        Path | None, typer.Option(help="Other projects' settings; default: benchmarks/peers.py if it is there.")
+        Path | None, typer.Option(help="Other projects' settings. Default: benchmarks/peers.py if it exists.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Encryption: our profiles beside other projects' settings, on the same values."""
+    """Compare our encryption profiles with other projects' settings, on the same values."""
     from paraaegis.bench.he import bench_he
 
     usual = Path("benchmarks/peers.py")
@@ -35,9 +35,7 @@ def he(
         print_json(bench)
         return
     names = ("encrypt", "add", "decrypt", "up", "down")
-    sys.stdout.write(
-        f"{'ns and bytes a value':20}" + "".join(f"{name:>9}" for name in names) + "  max error  peak MB\n"
-    )
+    sys.stdout.write(f"{'ns, bytes per value':20}" + "".join(f"{name:>9}" for name in names) + "  max error  peak MB\n")
     for one in bench.settings:
         costs = (one.encrypt_ns, one.add_ns, one.decrypt_ns, one.bytes_up, one.bytes_down)
         cells = "".join(f"{cost:9.2f}" if cost < 100 else f"{cost:9.0f}" for cost in costs)
@@ -45,18 +43,18 @@ def he(
     for title, ratio in (("authors", bench.ratio_vs_authors), ("nvflare", bench.ratio_vs_nvflare)):
         if ratio:
             sys.stdout.write(
-                f"{title}: {ratio['time']:.1f} times our time to encrypt, {ratio['bytes']:.1f} our bytes\n"
+                f"{title}: {ratio['time']:.1f} times our encryption time, {ratio['bytes']:.1f} times our bytes\n"
             )
-    sys.stdout.write(f"all cores: {bench.ratio_all_cores['time']:.2f} times one\n")
+    sys.stdout.write(f"all cores: {bench.ratio_all_cores['time']:.2f} times as fast as one\n")
 
 
 @app.command("vote", epilog="Example: paraaegis bench vote --length 11191242 --ratio 0.1")
 def vote(
     length: Annotated[int, typer.Option(min=1, help="Values in the model.")] = 11_191_242,
-    ratio: Annotated[float, typer.Option(min=0, max=1, help="The share that is elected.")] = 0.1,
+    ratio: Annotated[float, typer.Option(min=0, max=1, help="Share of the values that is elected.")] = 0.1,
     as_json: Json = False,
 ) -> None:
-    """Voting and noise: seconds by phase and bytes, for one client and for a server of ten."""
+    """Measure voting and noise: seconds by phase and bytes, for one client and for a server with ten."""
     from paraaegis.bench.round import bench_vote
 
     bench = bench_vote(length, ratio)
@@ -66,7 +64,7 @@ def vote(
     for who, phases in (("client", bench.client), ("server", bench.server)):
         parts = "  ".join(f"{phase} {seconds:.3f}" for phase, seconds in phases.items())
         sys.stdout.write(f"{who}: {sum(phases.values()):.3f} s  ({parts})\n")
-    sys.stdout.write(f"a ballot has {bench.bytes_ballot:,} bytes\n")
+    sys.stdout.write(f"one ballot: {bench.bytes_ballot:,} bytes\n")
 
 
 @app.command("round", epilog="Example: paraaegis bench round --batches 4")
@@ -74,7 +72,7 @@ def whole_round(
     batches: Annotated[int, typer.Option(min=1, help="Batches of ResNet-18 training to measure.")] = 4,
     as_json: Json = False,
 ) -> None:
-    """A client's round on ResNet-18: its protection work as a share of its training (3 epochs of 30 batches)."""
+    """Measure a client's protection on ResNet-18 as a share of its training time (3 epochs of 30 batches)."""
     from paraaegis.bench.round import BATCHES, EPOCHS, bench_round
     from paraaegis.learn.speed import seconds_a_batch
 
@@ -84,11 +82,11 @@ def whole_round(
         print_json(bench)
         return
     sys.stdout.write(
-        f"training {bench.train_seconds:.1f} s, meanwhile the order of the round {bench.order_seconds:.2f} s\n"
+        f"training {bench.train_seconds:.1f} s; secret order, drawn meanwhile, {bench.order_seconds:.2f} s\n"
     )
     for ratio, share in bench.overhead.items():
         parts = "  ".join(f"{phase} {seconds:.2f}" for phase, seconds in bench.client_seconds[ratio].items())
         sys.stdout.write(
-            f"r = {float(ratio):4.0%}: {share:6.2%} of training ({parts} s); server's combine of ten "
+            f"r = {float(ratio):4.0%}: {share:6.2%} of training ({parts} s); server combines ten clients in "
             f"{bench.combine_seconds[ratio]:.2f} s\n"
         )

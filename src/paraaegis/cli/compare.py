@@ -1,4 +1,4 @@
-"""`paraaegis compare`: a grid of runs and its table."""
+"""`paraaegis compare`: run a grid of configurations and show its table."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from paraaegis.errors import ConfigError, RunError
 
 
 def compare(
-    configs: Annotated[list[Path] | None, typer.Argument(help="Configurations to compare, a cell each.")] = None,
-    preset: Annotated[str, typer.Option(help="A preset's name (see `paraaegis presets`) or TOML file.")] = "",
+    configs: Annotated[list[Path] | None, typer.Argument(help="Configurations to compare, one cell each.")] = None,
+    preset: Annotated[str, typer.Option(help="The name of a preset (see `paraaegis presets`) or a TOML file.")] = "",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key in every cell.")
     ] = None,
     splits: Annotated[list[str] | None, typer.Option("--split", help="Only these splits of the preset.")] = None,
     rows: Annotated[list[str] | None, typer.Option("--row", help="Only these rows of the preset.")] = None,
     seeds: Annotated[list[int] | None, typer.Option("--seed", help="Only these seeds of the preset.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The comparison's folder. Default: runs/compare-NAME.")] = None,
-    fresh: Annotated[bool, typer.Option(help="Start over instead of going on.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the comparison. Default: runs/compare-NAME.")] = None,
+    fresh: Annotated[bool, typer.Option(help="Start over instead of continuing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run a grid of configurations one after another, or go on with it, and show the table."""
+    """Run a grid of configurations one after another, or continue an interrupted one, and show the table."""
     from paraaegis.comparisons.preset import cells_of, cells_of_files, only, read_preset
 
     if bool(preset) == bool(configs):
-        raise ConfigError("give either --preset NAME or configurations to compare")
+        got = "both" if preset else "neither"
+        raise ConfigError(f"give either --preset NAME or configurations to compare, got {got}")
     if preset:
-        chosen = read_preset(preset)
-        title, cells = titled(chosen.title, settings or []), cells_of(chosen, settings or [])
+        grid = read_preset(preset)
+        title, cells = titled(grid.title, settings or []), cells_of(grid, settings or [])
         wanted = only(cells, splits or [], rows or [], seeds or [])
     else:
         if splits or rows or seeds:
-            raise ConfigError("--split, --row and --seed choose from a preset; plain configurations are all run")
+            raise ConfigError("--split, --row and --seed select cells of a preset; use them with --preset")
         title, cells = titled("Comparison", settings or []), cells_of_files(configs or [], settings or [])
         wanted = cells
     folder = out or Path("runs") / f"compare-{Path(preset).stem if preset else '-'.join(p.stem for p in configs or [])}"
@@ -58,7 +59,7 @@ def compare(
     table = carry_out(title, cells, folder, fresh, shown, wanted)
     runs, problems = collect([folder])
     if not runs:
-        raise RunError(f"no run of {folder} can be shown: {'; '.join(problems)}")
+        raise RunError(f"no run in {folder} can be shown: {'; '.join(problems)}")
     machine = remembered(profile_of(runs), say_measured)
     write_picture(runs, folder / "plot.png", title)
     write_page(runs, problems, folder / "report.html", title, machine)
@@ -69,6 +70,6 @@ def compare(
 
 
 def titled(title: str, settings: list[str]) -> str:
-    """With the settings that change results: a preset's title may tell what they replace."""
-    told = [setting for setting in settings if not setting.strip().startswith(HERE)]
-    return f"{title} ({', '.join(told)})" if told else title
+    """The title, followed by the settings that change results, since the title may mention what they replace."""
+    shown = [setting for setting in settings if not setting.strip().startswith(HERE)]
+    return f"{title} ({', '.join(shown)})" if shown else title

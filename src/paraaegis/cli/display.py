@@ -1,4 +1,4 @@
-"""What a command shows while it works: a live line on a terminal, plain lines elsewhere."""
+"""Progress of a running command: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _record_text(record: RoundRecord) -> str:
 
 @contextmanager
 def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Callable[[RoundRecord], None]]:
-    """A function that shows each round as it is done."""
-    console = Console(stderr=quiet, markup=False)  # a name may hold brackets
+    """Yield a function that shows each finished round."""
+    console = Console(stderr=quiet, markup=False)  # a name may contain brackets
     if not console.is_terminal:
         stream = sys.stderr if quiet else sys.stdout
         stream.write(f"{title}\n")
@@ -49,7 +49,7 @@ def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Calla
 
 
 def _plain(rounds: int, stream: TextIO) -> Callable[[RoundRecord], None]:
-    walls: list[float] = []  # of rounds of an earlier start too
+    walls: list[float] = []  # seconds per round, including rounds before a restart
 
     def show(record: RoundRecord) -> None:
         walls.append(record.seconds.get("wall", 0.0))
@@ -62,7 +62,7 @@ def _plain(rounds: int, stream: TextIO) -> Callable[[RoundRecord], None]:
 
 @contextmanager
 def ticking(title: str, steps: int) -> Iterator[Callable[[], None]]:
-    """A function that advances a bar on a terminal, on standard error; elsewhere the title is all that is shown."""
+    """Yield a function that advances a progress bar on standard error; if that is no terminal, show only the title."""
     console = Console(stderr=True)
     if not console.is_terminal:
         sys.stderr.write(f"{title}\n")

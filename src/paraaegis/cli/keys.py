@@ -1,4 +1,4 @@
-"""`paraaegis keys`: what each silo needs and nothing more; no command prints a secret."""
+"""`paraaegis keys`: make the keys each silo needs; no command prints a secret."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ app = typer.Typer(help="Make, show and hand out a federation's keys.", no_args_i
 
 @app.command("new", epilog="Example: paraaegis keys new federation-keys --names hospital-a,hospital-b,hospital-c")
 def new(
-    folder: Annotated[Path, typer.Argument(help="Where to make the silos' folders.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to make the silos' folders in.")],
     names: Annotated[
         str | None, typer.Option(metavar="NAME,NAME,…", help="The silos' names, as in federation.names.")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(min=1, help="Instead of names, how many silos: client-0, client-1 and so on.")
+        int | None, typer.Option(min=1, help="Number of silos, instead of names: client-0, client-1 and so on.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make all silos' keys in one place, to be carried by someone whom all of them trust."""
+    """Make all silos' keys in one place, for a courier whom all of them trust."""
     from paraaegis.deploy.key_folder import deal_keys
 
     if (names is None) == (clients is None):
-        raise ConfigError("say who the silos are, by either --names hospital-a,hospital-b or --clients 2")
-    called = numbered(clients) if clients else [name.strip() for name in (names or "").split(",")]
-    made = [str(path) for path in deal_keys(folder, called)]
+        got = "neither" if names is None else "both"
+        raise ConfigError(f"give either --names hospital-a,hospital-b or --clients 2, got {got}")
+    silos = numbered(clients) if clients else [name.strip() for name in (names or "").split(",")]
+    paths = [str(path) for path in deal_keys(folder, silos)]
     if as_json:
-        print_json(made)
+        print_json(paths)
         return
-    for path in made:
+    for path in paths:
         typer.echo(path)
-    typer.echo("Give each silo its own folder, then delete this copy. The server's folder holds nothing secret.")
+    typer.echo("Give each silo its own folder, then delete this copy. The server's folder contains nothing secret.")
 
 
 @app.command("identity", epilog="Example: paraaegis keys identity my-silo --lead 4f2a-…")
 def identity(
     folder: Annotated[Path, typer.Argument(help="The silo's key folder.")],
-    lead: Annotated[str, typer.Option(help="The lead silo's fingerprint, as its people told you.")] = "",
+    lead: Annotated[str, typer.Option(help="The lead silo's fingerprint, as its staff told you.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Make this silo's own pair and print the fingerprint to tell the lead's people, not through the server."""
+    """Make this silo's key pair and print its fingerprint, to be read to the staff of the lead by telephone."""
     from paraaegis.deploy.key_folder import KeyFolder
 
     fingerprint = KeyFolder(folder).create(lead)
@@ -55,7 +56,7 @@ def identity(
         print_json({"fingerprint": fingerprint})
         return
     typer.echo(f"this silo's fingerprint: {fingerprint}")
-    typer.echo("Tell it to the people at the lead by telephone, not through the server. They approve it with")
+    typer.echo("Read it to the lead's staff by telephone; never send it through the server. They approve it with")
     typer.echo(f"  paraaegis keys lead THEIR-FOLDER --approve THIS-SILOS-NAME={fingerprint}")
 
 
@@ -63,14 +64,14 @@ def identity(
 def lead(
     folder: Annotated[Path, typer.Argument(help="The lead silo's key folder.")],
     approve: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=FINGERPRINT", help="A silo, as its people told you.")
+        list[str] | None, typer.Option(metavar="NAME=FINGERPRINT", help="A silo to approve, as its staff told you.")
     ] = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="This silo followed a lead that left: make new secrets and lead.")
+        bool, typer.Option("--take-over", help="Replace a lead that left: make new secrets and become the lead.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make this silo the lead: it makes the secrets, and seals them to approved silos when they meet the server."""
+    """Make this silo the lead, which makes the secrets and seals them to approved silos when they connect."""
     from paraaegis.deploy.key_folder import KeyFolder
 
     pairs = [text.partition("=") for text in approve or []]
@@ -82,21 +83,21 @@ def lead(
         print_json({"fingerprint": fingerprint})
         return
     typer.echo(f"the lead's fingerprint: {fingerprint}")
-    typer.echo("Tell it to the people at the other silos by telephone, not through the server. Each of them runs")
+    typer.echo("Read it to the other silos' staff by telephone; never send it through the server. Each of them runs")
     typer.echo(f"  paraaegis keys identity THEIR-FOLDER --lead {fingerprint}")
-    typer.echo("and tells you the fingerprint that this prints. Approve it with")
+    typer.echo("and reads you the fingerprint that it prints. Approve it with")
     typer.echo(f"  paraaegis keys lead {shlex.quote(str(folder))} --approve NAME=FINGERPRINT")
     if approved := silo.approved():
-        typer.echo(f"Approved so far: {', '.join(approved)}. They get the keys when a run starts.")
+        typer.echo(f"Approved so far: {', '.join(approved)}. They receive the keys when a run starts.")
 
 
 @app.command("rotate", epilog="Example: paraaegis keys rotate my-silo --without hospital-b")
 def rotate(
     folder: Annotated[Path, typer.Argument(help="The lead silo's key folder.")],
-    without: Annotated[str, typer.Option(help="The silo that left, if one did; it will not get them.")] = "",
+    without: Annotated[str, typer.Option(help="A silo that left, if any; it will not get the new secrets.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Make new secrets, which the others get when they next meet the server. Begin a new run afterwards."""
+    """Make new secrets, which the others get when they next connect to the server. Then start a new run."""
     from paraaegis.deploy.key_folder import KeyFolder
 
     new_id = KeyFolder(folder).rotate(without)
@@ -105,18 +106,18 @@ def rotate(
 
 @app.command("show", epilog="Example: paraaegis keys show my-silo")
 def show(folder: Annotated[Path, typer.Argument(help="A key folder.")], as_json: Json = False) -> None:
-    """Tell what a folder holds, without printing a secret."""
+    """Show what a key folder contains, without printing a secret."""
     from paraaegis.deploy.key_folder import KeyFolder
 
     if not (folder / "identity").exists() and not (folder / "keys").exists():
-        public = "; public.toml in it is the server's, and not secret" if (folder / "public.toml").exists() else ""
-        raise ConfigError(f"{folder} is not a silo's key folder: it holds neither an identity nor keys{public}")
+        public = "; its public.toml is for the server and not secret" if (folder / "public.toml").exists() else ""
+        raise ConfigError(f"{folder} is not a silo's key folder: it contains neither an identity nor keys{public}")
     shown = KeyFolder(folder).show()
     if as_json:
         print_json(shown)
         return
     for name in shown.__struct_fields__:
         if value := getattr(shown, name):
-            lines = [f"{key}  {told}" for key, told in value.items()] if isinstance(value, dict) else [value]
+            lines = [f"{key}  {text}" for key, text in value.items()] if isinstance(value, dict) else [value]
             for index, line in enumerate(lines):
                 typer.echo(f"{'' if index else name:12} {'yes' if line is True else line}")

@@ -1,4 +1,4 @@
-"""`paraaegis methods|datasets|models|presets|settings`: what there is, a line each."""
+"""`paraaegis methods|datasets|models|presets|settings`: lists, one line per entry."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def models(as_json: Json = False) -> None:
 
 
 def presets(as_json: Json = False) -> None:
-    """List the comparisons that are shipped."""
+    """List the shipped comparisons."""
     from paraaegis.comparisons.preset import cells_of, preset_names, read_preset
 
     def row(name: str) -> dict[str, str]:
@@ -57,7 +57,7 @@ def presets(as_json: Json = False) -> None:
 
 
 def settings(as_json: Json = False) -> None:
-    """List the keys of a configuration: default, what is allowed, meaning."""
+    """List the configuration keys with their defaults, meanings and allowed values."""
     from paraaegis.config.listing import all_keys
 
     keys = all_keys()

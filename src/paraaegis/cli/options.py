@@ -1,4 +1,4 @@
-"""Options and output that several commands share."""
+"""Options and output shared by several commands."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 def chosen_config(path: Path | None, settings: list[str] | None) -> Config:
-    """The configuration of a file, or every default, with the settings applied."""
+    """The configuration from a file, or the defaults, with the settings applied."""
     return load_config(path, settings or []) if path else make_config({}, settings or [])
 
 
 def say_measured(name: str) -> None:
-    """That this machine is being measured, and for which method."""
+    """Report on standard error that this machine is being measured for a method."""
     typer.echo(f"measuring this machine: {name}", err=True)
 
 
 def check_target(option: str, path: Path, suffix: str) -> None:
-    """Refuse a file that is not of the kind that will be written, before it is overwritten."""
+    """Refuse a target with the wrong suffix, before anything is overwritten."""
     if path.suffix.lower() != suffix or path.is_dir():
         raise ConfigError(f"{option} writes a {suffix} file, got {path}")
     if not path.resolve().parent.is_dir():
-        raise ConfigError(f"{option}: there is no folder {path.resolve().parent}")
+        raise ConfigError(f"{option}: folder {path.resolve().parent} does not exist; create it or name another")
 
 
 def print_json(value: object) -> None:
-    """A result as indented JSON on standard output."""
+    """Print a result as indented JSON."""
     import msgspec
 
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")

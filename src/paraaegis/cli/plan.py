@@ -1,4 +1,4 @@
-"""`paraaegis plan`: from what is wished for to a configuration, with what it will cost."""
+"""`paraaegis plan`: from limits to a configuration and its cost."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ PILOT = 4  # rounds
 def plan(
     config: Annotated[
         Path | None,
-        typer.Argument(help="A TOML file to start from; without it, every default, tight accounting, secret noise."),
+        typer.Argument(help="A TOML file to start from. Without it, the defaults with tight accounting, secret noise."),
     ] = None,
     settings: Settings = None,
     model: Annotated[
-        str, typer.Option(help="A model's name or its number of values; default: the configuration's model.")
+        str, typer.Option(help="A model's name or its number of values. Default: the configuration's model.")
     ] = "",
-    clients: Annotated[int | None, typer.Option(min=1, help="Clients.")] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="Default: the file's; without one paraaegis-static with --epsilon, else paraaegis-feedback."),
+        typer.Option(help="Default: the file's. Without a file, feedback, or static with --epsilon."),
     ] = None,
     bandwidth: Annotated[
         float | None,
-        typer.Option(help="Mbit/s of each client's link, each on a machine like this one; without it, all run here."),
+        typer.Option(help="Mbit/s of each client's link, each on a machine like this one. Without it, all run here."),
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="The run may take so long.")] = None,
-    megabytes: Annotated[float | None, typer.Option(help="A client may send and receive so much in the run.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="The noised part's ε, by exact accounting.")] = None,
-    points: Annotated[float | None, typer.Option(help="Accuracy that may be lost; needs --pilot.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Most seconds for the whole run.")] = None,
+    megabytes: Annotated[float | None, typer.Option(help="Most MB per client, both directions, whole run.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε of the noised part, by exact accounting.")] = None,
+    points: Annotated[float | None, typer.Option(help="Most points of accuracy to lose; needs --pilot.")] = None,
     train_seconds: Annotated[
-        float | None, typer.Option(help="Seconds of one client's training in a round; --pilot measures it.")
+        float | None, typer.Option(help="Seconds that one client trains per round; --pilot measures it.")
     ] = None,
     pilot: Annotated[bool, typer.Option(help="Run a few short rounds on the configuration's data first.")] = False,
-    pilot_rounds: Annotated[int | None, typer.Option(min=2, help=f"Rounds of each pilot run, else {PILOT}.")] = None,
-    write: Annotated[Path | None, typer.Option(help="Write the configuration here, a new file.")] = None,
+    pilot_rounds: Annotated[int | None, typer.Option(min=2, help=f"Rounds per pilot run. Default: {PILOT}.")] = None,
+    write: Annotated[Path | None, typer.Option(help="A new file to write the configuration to.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure this machine, then choose the ratio that fits your limits and say what it costs and guarantees.
+    """Measure this machine, then choose the ratio that fits your limits and show what it costs and guarantees.
 
-    Where nothing fits, shows what comes nearest, writes nothing and exits with 1.
+    If nothing fits, shows the nearest choice, writes nothing and exits with status 1.
     """
     from paraaegis.cli.tables import show_plan
     from paraaegis.methods import REFERENCE
@@ -59,19 +59,19 @@ def plan(
 
     limits = {"seconds": seconds, "megabytes": megabytes, "bandwidth": bandwidth, "points": points}
     _check(limits | {"train-seconds": train_seconds}, model, pilot, pilot_rounds, write)
-    chosen = _chosen(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
-    check(chosen)
-    length = _length(model, chosen)
-    machine = measure(chosen.protect.profile, (REFERENCE, chosen.protect.method), say_measured)
-    flown = (
-        run_pilot(chosen, pilot_rounds or PILOT, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
+    base = _base(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
+    check(base)
+    length = _length(model, base)
+    machine = measure(base.protect.profile, (REFERENCE, base.protect.method), say_measured)
+    measured = (
+        run_pilot(base, pilot_rounds or PILOT, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
     )
-    if flown is not None and train_seconds is None:
-        train_seconds = train_seconds_of(flown, chosen, machine, length, bandwidth is None)
+    if measured is not None and train_seconds is None:
+        train_seconds = train_seconds_of(measured, base, machine, length, bandwidth is None)
     request = Request(length=length, train=train_seconds, **limits)
-    recommendation = recommend(chosen, request, machine, flown)
+    recommendation = recommend(base, request, machine, measured)
     if write is not None and recommendation.fits:
-        write_config(write, configured(chosen, recommendation.choice))
+        write_config(write, configured(base, recommendation.choice))
     if as_json:
         print_json(recommendation)
     else:
@@ -85,23 +85,23 @@ def _check(
 ) -> None:
     """Refuse what can be refused before the machine is measured."""
     if limits["points"] is not None and not pilot:
-        raise ConfigError("--points asks what a ratio costs in accuracy, which only --pilot can tell; add --pilot")
+        raise ConfigError("--points limits the loss of accuracy, which only a pilot run measures; add --pilot")
     if pilot_rounds is not None and not pilot:
-        raise ConfigError(f"--pilot-rounds {pilot_rounds} is for a pilot run; add --pilot")
+        raise ConfigError(f"--pilot-rounds {pilot_rounds} applies to a pilot run only; add --pilot")
     for name, value in limits.items():
         if value is not None and not value > 0:
             raise ConfigError(f"--{name} must be above 0, got {value:g}")
     if _number(model) is not None and (pilot or write):
         what = "--pilot trains" if pilot else "--write names"
-        raise ConfigError(f"{what} a model, and {model} is a number of values; name one, or leave --model out")
+        raise ConfigError(f"{what} a model, but --model {model} is a number of values; name a model or leave it out")
     if write is not None:
         check_target("--write", write, ".toml")
         if write.exists():
-            raise ConfigError(f"--write: {write} is there already; name another file, or remove it")
+            raise ConfigError(f"--write: {write} exists; name another file or remove it")
 
 
 def _number(model: str) -> int | None:
-    """Values, where they are given as a number: 11191242, 11_191_242 or 1.1e7."""
+    """The number of values, if given as one (11191242, 11_191_242 or 1.1e7); otherwise None."""
     try:
         value = float(model.replace(",", "").replace("_", ""))
     except ValueError:
@@ -109,7 +109,7 @@ def _number(model: str) -> int | None:
     return round(value) if 1 <= value < 1e12 else None
 
 
-def _chosen(
+def _base(
     path: Path | None,
     settings: list[str],
     clients: int | None,
@@ -137,21 +137,22 @@ def _chosen(
         "engine.name": engine,
     }
     changes = [*(f"{key}={value}" for key, value in given.items() if value is not None), *settings]
-    chosen = load_config(path, changes) if path is not None else make_config({}, changes)
-    if epsilon is not None and chosen.privacy.calibration != "tight":
+    config = load_config(path, changes) if path is not None else make_config({}, changes)
+    if epsilon is not None and config.privacy.calibration != "tight":
         raise ConfigError(
-            f"--epsilon is counted exactly, got --set privacy.calibration={chosen.privacy.calibration}; leave one out"
+            f"--epsilon needs exact accounting, got --set privacy.calibration={config.privacy.calibration}; leave one "
+            "of them out"
         )
-    if epsilon is not None and not method_of(chosen).noised_parts(chosen):
+    if epsilon is not None and not method_of(config).noised_parts(config):
         raise ConfigError(
-            f"{chosen.protect.method} sends nothing that is noised, so that --epsilon would promise nothing: choose "
-            f"--method {Protect().method}, or noise the encrypted sum with --set privacy.inside_clip=1.0"
+            f"{config.protect.method} adds no noise, so --epsilon would have no effect; choose "
+            f"--method {Protect().method}, or add noise to the encrypted sum with --set privacy.inside_clip=1.0"
         )
-    return chosen
+    return config
 
 
 def _length(model: str, config: Config) -> int:
-    """Values of a model: given as a number, or counted for the configuration's data."""
+    """The number of values of a model: as given, or counted for the configuration's data."""
     from paraaegis.learn.names import MODEL_NAMES
 
     if (number := _number(model)) is not None:

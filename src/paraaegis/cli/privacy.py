@@ -1,4 +1,4 @@
-"""`paraaegis privacy`: what a configuration promises before any training, or what a run has spent."""
+"""`paraaegis privacy`: what a configuration guarantees before any training, or what a run has spent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paraaegis.errors import ConfigError
 def privacy(
     config: Annotated[
         Path | None,
-        typer.Argument(help="A TOML file, or a run's folder; without it, every default but exact accounting."),
+        typer.Argument(help="A TOML file or a run's folder. Without it, the defaults with exact accounting."),
     ] = None,
     settings: Settings = None,
     epsilon: Annotated[float | None, typer.Option(help="The budget's ε.")] = None,
@@ -23,13 +23,13 @@ def privacy(
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
     clip: Annotated[float | None, typer.Option(help="The clipping threshold θ.")] = None,
     unit: Annotated[
-        str | None, typer.Option(help="client: an update replaced by nothing; client-replace: by another.")
+        str | None, typer.Option(help="client: a client's update is left out; client-replace: it is replaced.")
     ] = None,
-    sampling: Annotated[float | None, typer.Option(help="The fraction of clients in a round.")] = None,
-    decay: Annotated[float | None, typer.Option(help="varying-dp: the noise's ratio a round.")] = None,
+    sampling: Annotated[float | None, typer.Option(help="The fraction of clients drawn each round.")] = None,
+    decay: Annotated[float | None, typer.Option(help="varying-dp: the noise's ratio from round to round.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the noise and the guarantee of a configuration, by adversary and unit; for a run, what it has spent."""
+    """Show a configuration's noise and its guarantee by adversary and unit; for a run, also what it has spent."""
     named = {
         "privacy.epsilon": epsilon,
         "privacy.delta": delta,
@@ -45,24 +45,24 @@ def privacy(
 
     if config is not None and config.is_dir():
         if changes:
-            raise ConfigError(f"{config} is a run's folder: what was spent cannot be changed by options")
-        found = spending(config)
+            raise ConfigError(f"{config} is a run's folder, and options cannot change what it spent; leave them out")
+        shown = spending(config)
     else:
-        chosen = _chosen(config, changes)
-        if decay is not None and not method_of(chosen).varies:
+        changed = _changed(config, changes)
+        if decay is not None and not method_of(changed).varies:
             able = next(name for name, method in METHODS.items() if method.varies)
             raise ConfigError(
-                f"--decay is for noise that varies from round to round, which {chosen.protect.method} does not add; "
-                f"add --set protect.method={able}, or leave it out"
+                f"--decay is for noise that varies from round to round, which {changed.protect.method} does not add; "
+                f"add --set protect.method={able} or leave --decay out"
             )
-        found = run_guarantees(chosen)
+        shown = run_guarantees(changed)
     if as_json:
-        print_json(found)
+        print_json(shown)
         return
     from paraaegis.cli.tables import show_guarantees
 
-    show_guarantees(found)
+    show_guarantees(shown)
 
 
-def _chosen(config: Path | None, changes: list[str]) -> Config:
+def _changed(config: Path | None, changes: list[str]) -> Config:
     return load_config(config, changes) if config else make_config({}, ["privacy.calibration=tight", *changes])

@@ -1,4 +1,4 @@
-"""`paraaegis report`: one page about runs."""
+"""`paraaegis report`: write one HTML page about runs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import typer
 
 from paraaegis.cli.options import check_target, say_measured
 
-LOOK = 2.0  # seconds between two looks for new rounds
+LOOK = 2.0  # seconds between checks for new rounds
 REFRESH = 10  # seconds after which a watched page reloads itself
 
 
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or a comparison's folder.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Its title; default: made from the runs.")] = "",
-    png: Annotated[Path | None, typer.Option(help="Also write the trade-off as a picture.")] = None,
+    title: Annotated[str, typer.Option(help="Title of the page. Default: made from the runs.")] = "",
+    png: Annotated[Path | None, typer.Option(help="Also write the trade-off plot as a PNG.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write the results as Markdown.")] = None,
-    explorer: Annotated[bool, typer.Option(help="With sliders; measures this machine once a day, for seconds.")] = True,
-    watch: Annotated[bool, typer.Option("--watch", help="Keep the page fresh while runs go on, until Ctrl-C.")] = False,
+    explorer: Annotated[
+        bool, typer.Option(help="Include sliders; measures this machine for some seconds, once a day.")
+    ] = True,
+    watch: Annotated[bool, typer.Option("--watch", help="Update the page while runs continue, until Ctrl-C.")] = False,
 ) -> None:
     """Write one self-contained HTML page about runs: results, trade-offs, costs, guarantees, configurations."""
     from paraaegis.errors import RunError
@@ -38,18 +40,18 @@ def report(
             check_target(option, path, suffix)
     if watch:
         if png or markdown:
-            raise RunError("--watch keeps the page alone fresh; write --png and --markdown when the runs are done")
-        with suppress(KeyboardInterrupt):  # the way to end it
+            raise RunError("--watch updates only the page; write --png and --markdown when the runs are done")
+        with suppress(KeyboardInterrupt):  # Ctrl-C ends watching
             _watch(folders, out, title)
         runs, problems = collect(folders, running=True)
         if runs:
-            write_page(runs, problems, out, title)  # without the reload
+            write_page(runs, problems, out, title)  # without reloading
         return
     runs, problems = collect(folders)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)
     if not runs:
-        raise RunError("none of these runs is complete, so there is nothing to show")
+        raise RunError("none of these runs is complete, so there is nothing to show; use --watch for running ones")
     write_page(runs, problems, out, title, remembered(profile_of(runs), say_measured) if explorer else None)
     typer.echo(out)
     if png is not None:
@@ -61,29 +63,29 @@ def report(
 
 
 def _watch(folders: list[Path], out: Path, title: str) -> None:
-    """Write the page anew after every round, without an explorer: a machine that works is not measured."""
+    """Rewrite the page after every round, without an explorer, since a busy machine cannot be measured."""
     from paraaegis.report.collect import collect
     from paraaegis.report.page import write_page
 
     seen: object = None
-    told: list[str] = []
-    typer.echo(f"{out} is kept fresh; Ctrl-C ends it", err=True)
+    reported: list[str] = []
+    typer.echo(f"updating {out} after every round; stop with Ctrl-C", err=True)
     while True:
         if (state := _state(folders)) and state != seen:
             runs, problems = collect(folders, running=True)
             if runs:
                 write_page(runs, problems, out, title, refresh=REFRESH)
             for problem in problems:
-                if problem not in told:
+                if problem not in reported:
                     typer.echo(f"left out: {problem}", err=True)
-            seen, told = state, problems
+            seen, reported = state, problems
         time.sleep(LOOK)
 
 
 def _state(folders: list[Path]) -> list[tuple[str, int]]:
-    """What changes when a round is done."""
-    found = []
+    """The sizes of all records, which change with every round."""
+    sizes = []
     for path in (path for folder in folders for path in folder.glob("**/*.json*")):
-        with suppress(OSError):  # it may go while it is looked at
-            found.append((str(path), path.stat().st_size))
-    return sorted(found)
+        with suppress(OSError):  # the file may be removed in the meantime
+            sizes.append((str(path), path.stat().st_size))
+    return sorted(sizes)

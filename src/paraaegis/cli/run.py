@@ -1,4 +1,4 @@
-"""`paraaegis run`: one configuration, one run."""
+"""`paraaegis run`: run one configuration."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from paraaegis.cli.options import Json, Settings, chosen_config, print_json
 
 
 def run(
-    config: Annotated[Path | None, typer.Argument(help="A TOML file; without it, every default.")] = None,
+    config: Annotated[Path | None, typer.Argument(help="A TOML file. Without it, the defaults.")] = None,
     settings: Settings = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/METHOD-DIGEST.")] = None,
-    fresh: Annotated[bool, typer.Option(help="Start over instead of going on.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/METHOD-DIGEST.")] = None,
+    fresh: Annotated[bool, typer.Option(help="Start over instead of continuing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run one configuration, or go on with it where it stopped."""
-    chosen = chosen_config(config, settings)
-    folder = out or Path("runs") / f"{chosen.protect.method}-{chosen.digest()[:8]}"
+    """Run one configuration, or continue a run that was interrupted."""
+    run_config = chosen_config(config, settings)
+    folder = out or Path("runs") / f"{run_config.protect.method}-{run_config.digest()[:8]}"
 
     from paraaegis.cli.display import shown_rounds
     from paraaegis.cli.tables import summary
     from paraaegis.launch import run as carry_out
 
-    with shown_rounds(chosen.federation.rounds, chosen.protect.method, quiet=as_json) as show:
-        result = carry_out(chosen, folder, fresh, show)
+    with shown_rounds(run_config.federation.rounds, run_config.protect.method, quiet=as_json) as show:
+        result = carry_out(run_config, folder, fresh, show)
     if as_json:
         print_json(result)
     else:

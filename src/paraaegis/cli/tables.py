@@ -1,4 +1,4 @@
-"""What a command ends with: results as tables."""
+"""Results of commands as tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from paraaegis.runs.result import Result
 
 
 def size(count: float) -> str:
-    """Bytes for people: 1.2 MB."""
+    """Bytes in a readable unit, such as 1.2 MB."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -30,19 +30,19 @@ def size(count: float) -> str:
 
 
 def metrics_text(metrics: dict[str, float]) -> str:
-    """Accuracy in percent first, then what else was measured."""
+    """The accuracy in percent, then all other metrics."""
     shown = [f"{100 * metrics['accuracy']:.1f} %"] if "accuracy" in metrics else []
     return "  ".join([*shown, *(f"{name} {value:.3f}" for name, value in metrics.items() if name != "accuracy")])
 
 
 def summary(result: Result) -> None:
-    """The result, and where it lies, a line each."""
+    """Print a result and its folder, one line per item."""
     up, down = result.bytes_up / result.rounds, result.bytes_down / result.rounds
     lines = {
         "method": result.method,
         "result": metrics_text(result.metrics),
         "time": f"{result.seconds:.1f} s for {plural(result.rounds, 'round')}",
-        "bytes": f"{size(up)} up and {size(down)} down a round, all clients together",
+        "bytes": f"{size(up)} up and {size(down)} down per round, all clients together",
         "stopped": result.stopped,
         "folder": result.folder,
     }
@@ -52,12 +52,12 @@ def summary(result: Result) -> None:
 
 
 def _wide(width: int = 140) -> Console:
-    """Where tables go: as wide as the terminal, or so many characters in a file."""
+    """A console for tables: as wide as the terminal, or `width` characters in a file."""
     return Console(markup=False) if sys.stdout.isatty() else Console(width=width, markup=False)
 
 
 def show_table(comparison: Comparison, folder: Path) -> None:
-    """A comparison as the paper's Table 1, or where that is too wide a table for each split; and its files."""
+    """Print a comparison in the form of the paper's Table 1, or one table per split if too wide, then its files."""
     console, splits = _wide(240), splits_of(comparison)
     choices = (
         [_comparison_table(comparison, splits)],
@@ -86,9 +86,9 @@ def _comparison_table(comparison: Comparison, splits: Sequence[str], without: st
 
 
 def show_plan(recommendation: Recommendation, written: Path | None) -> None:
-    """The choice and its neighbours side by side, what it guarantees, and where the configuration was written."""
+    """Print the choice next to its neighbours, its guarantees, and where the configuration was written."""
     console, request, rounds = _wide(), recommendation.request, recommendation.rounds
-    place = f"{request.bandwidth:g} Mbit/s a client" if request.bandwidth else "all clients on this machine"
+    place = f"{request.bandwidth:g} Mbit/s per client" if request.bandwidth else "all clients on this machine"
     clients, all_rounds = plural(recommendation.clients, "client"), plural(rounds, "round")
     title = f"{request.length:,} values, {clients}, {all_rounds}, {place}"
     table = Table(title=title, title_justify="left")
@@ -105,19 +105,19 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
         table.add_row(label, *(value(choice) for choice in columns.values()))
     console.print(table)
     console.print(
-        f"CKKS profile {recommendation.profile}; noise σ = {recommendation.sigma:.4g} a coordinate", highlight=False
+        f"CKKS profile {recommendation.profile}; noise σ = {recommendation.sigma:.4g} per coordinate", highlight=False
     )
     if recommendation.simulation:
-        text = "Simulation without guarantee: noise and secret order are seeded; set privacy.noise=secret."
+        text = "Simulation without guarantee: noise and secret orders are seeded; set privacy.noise=secret."
         console.print(text, highlight=False)
     if request.train is None:
-        console.print("Training is not counted: give --train-seconds, or --pilot, which measures it.", highlight=False)
+        console.print("Training time is not included; add --train-seconds, or --pilot to measure it.", highlight=False)
     for miss in [] if recommendation.fits else recommendation.choice.misses:
-        console.print(f"No ratio fulfils your wishes; the nearest takes {miss}.", highlight=False)
+        console.print(f"No ratio fits your limits; the nearest takes {miss}.", highlight=False)
     _show_guarantees(console, f"{recommendation.choice.method} guarantees", recommendation.guarantees)
     if written is not None:
         text = (
-            f"written: {written}, for its model and data set"
+            f"configuration with its model and data set written to {written}"
             if recommendation.fits
             else f"nothing was written to {written}"
         )
@@ -132,18 +132,18 @@ def _plan_rows(recommendation: Recommendation) -> list[tuple[str, Callable[[Choi
             "r_0, λ" if dynamic else "r",
             lambda one: f"{100 * one.ratio:g}%" + (f" × {one.decay:g}" if dynamic else ""),
         ),
-        ("seconds a round", lambda one: f"{one.estimate.seconds / rounds:.2f}"),
-        ("seconds in all", lambda one: f"{one.estimate.seconds:.1f}"),
-        ("up a client and round", lambda one: size(one.estimate.bytes_up / rounds)),
-        ("down a client and round", lambda one: size(one.estimate.bytes_down / rounds)),
-        ("a client in all", lambda one: size(1e6 * one.megabytes)),
-        ("memory of a client, about", lambda one: size(one.estimate.memory_client)),
-        ("memory of the server, about", lambda one: size(one.estimate.memory_server)),
+        ("seconds per round", lambda one: f"{one.estimate.seconds / rounds:.2f}"),
+        ("seconds in total", lambda one: f"{one.estimate.seconds:.1f}"),
+        ("up per client per round", lambda one: size(one.estimate.bytes_up / rounds)),
+        ("down per client per round", lambda one: size(one.estimate.bytes_down / rounds)),
+        ("up and down per client in total", lambda one: size(1e6 * one.megabytes)),
+        ("memory of a client, roughly", lambda one: size(one.estimate.memory_client)),
+        ("memory of the server, roughly", lambda one: size(one.estimate.memory_server)),
     ]
     if recommendation.pilot is not None:
         after = f"points below FedAvg after {plural(recommendation.pilot.rounds, 'round')}"
         least = min(map(float, recommendation.pilot.by_ratio))
-        rows.append((after, lambda one: "not flown" if one.mean_ratio < least else f"{one.points_lost or 0:.1f}"))
+        rows.append((after, lambda one: "not tested" if one.mean_ratio < least else f"{one.points_lost or 0:.1f}"))
     return rows
 
 
@@ -157,35 +157,35 @@ def _show_guarantees(console: Console, title: str, guarantees: Sequence[Guarante
 
 
 def show_guarantees(run_guarantees: RunGuarantees) -> None:
-    """A configuration's guarantees and calibrations as two tables."""
+    """Print a configuration's guarantees and calibrations as two tables."""
     console = _wide()
     first = " in the first round" if find_method(run_guarantees.method).varies else ""
-    noise = f"σ = {run_guarantees.sigma:.4g} a coordinate{first}, calibration {run_guarantees.calibration!r}"
+    noise = f"σ = {run_guarantees.sigma:.4g} per coordinate{first}, calibration {run_guarantees.calibration!r}"
     title = f"{run_guarantees.method}: {noise if run_guarantees.sigma else 'no noise'}"
     _show_guarantees(console, title, run_guarantees.guarantees)
     if run_guarantees.simulation:
         console.print(
-            "Simulation without guarantee: noise and the secret order of votes are seeded, and whoever knows the seed "
-            "knows them. What is told holds for the same run with privacy.noise=secret.",
+            "Simulation without guarantee: noise and secret orders are seeded, so anyone who knows the seed can "
+            "compute them. The guarantees shown hold for the same run with privacy.noise=secret.",
             highlight=False,
         )
     if run_guarantees.lwe_bits is not None:
         console.print(
             f"The masks have about {run_guarantees.lwe_bits} bits of security (core-SVP) in a sum over "
-            "federation.quorum clients, privacy.colluders of whom help the server.",
+            "federation.quorum clients if privacy.colluders of them help the server.",
             highlight=False,
         )
     if run_guarantees.spent:
         count = ", ".join(f"{number} of {what}" for what, number in run_guarantees.spent.releases.items())
         share = run_guarantees.spent.share_of_budget
-        used = "" if share is None else f"; of the budget ({run_guarantees.spent.reading}), {100 * share:.1f}% is spent"
+        used = "" if share is None else f"; {100 * share:.1f}% of the budget ({run_guarantees.spent.reading}) is spent"
         rounds = plural(run_guarantees.spent.rounds, "round")
-        console.print(f"Spent in {rounds}: {count or 'nothing'} released{used}.", highlight=False)
+        console.print(f"Released in {rounds}: {count or 'nothing'}{used}.", highlight=False)
     if not run_guarantees.calibrations:
         return
     table = Table(title="The same budget under each calibration", title_justify="left")
     honest = "ε by exact accounting\n(unit: client, against\nall who read the values)"
-    for name in ("calibration", "sensitivity Δ", "noise multiplier σ/Δ", "σ a coordinate", honest):
+    for name in ("calibration", "sensitivity Δ", "noise multiplier σ/Δ", "σ per coordinate", honest):
         table.add_column(name, justify="left" if name == "calibration" else "right")
     for row in run_guarantees.calibrations:
         figures = (

@@ -1,1 +1,1 @@
-"""What a run will cost, and which ratio fits."""
+"""Estimate what a run will cost, and choose the ratio that fits."""

@@ -1,6 +1,8 @@
-"""What a round costs: a line a phase in the values of the model and the ciphertexts of a client, bytes by their layout.
+"""The cost model of a run.
 
-The page's explorer evaluates the same data by the same rules; a test compares the two.
+The seconds of a phase are linear in the number of values in the model and the number of ciphertexts per client; bytes
+follow from the layout of the messages. The explorer of the report page evaluates the same data by the same rules; a
+test compares the two.
 """
 
 from __future__ import annotations
@@ -14,24 +16,24 @@ from paraaegis.errors import ConfigError
 from paraaegis.methods import METHODS
 from paraaegis.protocol.schedule import Schedule
 
-Fit = tuple[float, float, float]  # of 1, of values in the model, of ciphertexts that a client sends
-PHASES = ("vote", "protect", "reveal")  # a client's; `combine` is the server's
-BASE = 150e6  # bytes of a process that has done nothing yet
-# Flower, measured with two nodes on two cores (docs/performance.md): seconds an exchange, and a byte of a client's.
+Fit = tuple[float, float, float]  # seconds: constant, per value in the model, per ciphertext that a client sends
+PHASES = ("vote", "protect", "reveal")  # of a client; `combine` is the server's
+BASE = 150e6  # bytes of memory of an idle process
+# Flower, measured with two nodes on two cores (docs/performance.md): seconds per exchange, and per byte of a client.
 FLOWER_EXCHANGE, FLOWER_BYTE = 8.0, 1.6e-7
 
 
 def priced_as(name: str) -> str:
-    """The first method of the registry that costs what this one does; one that is not in it stands for itself."""
+    """The first method in the registry with the same costs as this one; an unknown name is returned unchanged."""
     if name not in METHODS:
         return name
     return next(other for other, method in METHODS.items() if method.costs_like == METHODS[name].costs_like)
 
 
 class MethodCost(msgspec.Struct, kw_only=True):
-    """One method: which values travel how, the seconds of one client that has a machine to itself, and in a crowd.
+    """The costs of one method: how its values travel, and seconds by phase of one client with a machine to itself.
 
-    `crowd` is what each client adds to the wall clock of a round where all of them share this machine.
+    `crowd` is what each client adds to the wall-clock time of a round if all clients share this machine.
     """
 
     inside: Literal["none", "elected", "all"]
@@ -40,33 +42,34 @@ class MethodCost(msgspec.Struct, kw_only=True):
     exchanges: int
     phases: dict[str, Fit]
     crowd: Fit
-    share: float = 0.0  # bytes of key shares for each client of a round
+    share: float = 0.0  # bytes of key shares per client of a round
 
 
 class Machine(msgspec.Struct, kw_only=True):
-    """A machine, as it was when it was measured."""
+    """The measured costs of one machine."""
 
     cores: int
     profile: str
     degree: int  # values in a ciphertext
-    cipher_up: float  # bytes of a ciphertext
+    cipher_up: float  # bytes per ciphertext
     cipher_down: float
-    header: float  # bytes of everything else in a client's round and direction
+    header: float  # bytes of everything else per client, round and direction
     methods: dict[str, MethodCost]
-    seconds: float = 0.0  # that the measuring took
+    seconds: float = 0.0  # taken by the measurement
 
     def method(self, name: str) -> MethodCost:
-        """The costs of a method, or of the one that costs the same."""
-        found = self.methods.get(priced_as(name))
-        if found is None:
+        """The costs of a method, or of the one with the same costs."""
+        cost = self.methods.get(priced_as(name))
+        if cost is None:
             raise ConfigError(f"the costs of {name!r} were not measured; known: {', '.join(self.methods)}")
-        return found
+        return cost
 
 
 class Setting(msgspec.Struct, kw_only=True, frozen=True):
-    """What is to be estimated. `train` are seconds of one client's training in a round on a core of this machine.
+    """What to estimate. `train` is the seconds that one client trains per round on a core of this machine.
 
-    With a bandwidth (Mbit/s, of each client's own link) every client has such a machine; without one, all share this.
+    With a bandwidth (Mbit/s of each client's own link), every client has a machine like this one; otherwise all share
+    it.
     """
 
     method: str
@@ -80,12 +83,12 @@ class Setting(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Estimate(msgspec.Struct, kw_only=True):
-    """A whole run. Bytes are one client's; memory is a process's peak, roughly."""
+    """The estimate for a whole run. Bytes are per client; memory is the rough peak of a process."""
 
     seconds: float
     bytes_up: float
     bytes_down: float
-    phases: dict[str, float]  # seconds of the whole run
+    phases: dict[str, float]  # seconds in the whole run
     memory_client: float
     memory_server: float
 
@@ -96,30 +99,30 @@ class Load(msgspec.Struct):
     inside: int
     ciphertexts: int
     outside: int
-    votes: int  # bytes of a ballot
+    votes: int  # bytes of the ballot
 
 
 def estimate(machine: Machine, setting: Setting) -> Estimate:
-    """Seconds, bytes and memory of a run with this setting."""
+    """Estimate seconds, bytes and memory of a run with this setting."""
     cost, schedule = machine.method(setting.method), Schedule(setting.ratio, setting.decay)
-    found = Estimate(seconds=0.0, bytes_up=0.0, bytes_down=0.0, phases={}, memory_client=0.0, memory_server=0.0)
+    total = Estimate(seconds=0.0, bytes_up=0.0, bytes_down=0.0, phases={}, memory_client=0.0, memory_server=0.0)
     for number in range(1, setting.rounds + 1):
         load = load_of(cost, setting.length, schedule.elected_at(number, setting.length), machine.degree)
         up, down = _traffic(machine, cost, setting, load)
         phases = _phases(machine, cost, setting, load, up + down)
-        found.bytes_up += up
-        found.bytes_down += down
+        total.bytes_up += up
+        total.bytes_down += down
         for phase, seconds in phases.items():
-            found.phases[phase] = found.phases.get(phase, 0.0) + seconds
+            total.phases[phase] = total.phases.get(phase, 0.0) + seconds
         client, server = _memory(cost, setting, load, up + down)
-        found.memory_client = max(found.memory_client, client)
-        found.memory_server = max(found.memory_server, server)
-    found.seconds = sum(found.phases.values())
-    return found
+        total.memory_client = max(total.memory_client, client)
+        total.memory_server = max(total.memory_server, server)
+    total.seconds = sum(total.phases.values())
+    return total
 
 
 def load_of(cost: MethodCost, length: int, elected: int, degree: int) -> Load:
-    """What a client of this method sends of so many values."""
+    """What a client of this method sends of `length` values, `elected` of them elected."""
     inside = {"none": 0, "elected": elected, "all": length}[cost.inside]
     outside = {"none": 0, "rest": length - elected, "all": length}[cost.outside]
     votes = min(4 * elected, (length + 7) // 8) if cost.votes else 0
@@ -132,7 +135,7 @@ def _traffic(machine: Machine, cost: MethodCost, setting: Setting, load: Load) -
 
 
 def at_once(machine: Machine, clients: int) -> int:
-    """How many clients train at the same time where all share a machine."""
+    """How many clients train at the same time if all share a machine."""
     return min(machine.cores, clients)
 
 
@@ -154,12 +157,13 @@ def _dot(fit: Fit, variables: tuple[float, float, float]) -> float:
 
 
 def _memory(cost: MethodCost, setting: Setting, load: Load, traffic: float) -> tuple[float, float]:
-    """Of a client: the model, its trained copy, the update and what is made of it, for a vote also the secret order.
+    """Bytes of memory of a client and of the server.
 
-    Of the server: its sums. Both hold what travels, with Flower in copies.
+    A client holds the model, its trained copy, the update and what is derived from it, and the secret order if it
+    votes. The server holds its sums. Both hold the messages, and with Flower several copies of them.
     """
     vectors = 8 if cost.inside == "elected" and cost.outside == "none" else 6
-    orders = 4 if cost.votes else 0  # the order, its inverse, what travels by it, and what it was drawn from
+    orders = 4 if cost.votes else 0  # the order, its inverse, the reordered values, and what the order was drawn from
     held = BASE + (4.0 * vectors + 8.0 * orders) * setting.length
     sums = BASE + 16.0 * load.inside + 8.0 * load.outside
     copies = (1, 1) if setting.bandwidth is None else (2, 3)

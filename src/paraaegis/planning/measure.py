@@ -1,4 +1,4 @@
-"""Measures this machine for the cost model: rounds of the real protocol, with an update that costs nothing to train."""
+"""Measure this machine for the cost model: rounds of the real protocol, with updates that need no training."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from paraaegis.runs.check import resolve
 from paraaegis.types import Arrays, Metrics, Vector
 from paraaegis.version import __version__
 
-CLIENTS, ROUNDS = 5, 3  # the fewest that LWE masks in ring form allow
-SMALL, LARGE = 20_000, 300_000  # values: one chunk, and several for every process
+CLIENTS, ROUNDS = 5, 3  # the fewest clients that LWE masks in ring form allow
+SMALL, LARGE = 20_000, 300_000  # values: one chunk, and several per process
 POINTS = ((SMALL, 0.1), (LARGE, 0.01), (LARGE, 0.2))
-_OTHERS = {"header", "ballot", "ckks", "shares"}  # kinds of bytes that are not values of four bytes each
+_OTHERS = {"header", "ballot", "ckks", "shares"}  # kinds of bytes other than four-byte values
 _DAY = 86_400.0
 _SECONDS = ("vote", "protect", "combine", "reveal")
 
 
 class NullLearner:
-    """A learner that is only a vector of the right length."""
+    """A learner that only holds a vector of the right length."""
 
     samples = 947
 
@@ -67,7 +67,7 @@ class NullLearner:
 
 
 class FixedUpdateLearner(NullLearner):
-    """A learner whose update is drawn once."""
+    """A learner whose update is drawn once and then stays the same."""
 
     def __init__(self, length: int) -> None:
         super().__init__(length)
@@ -79,31 +79,31 @@ class FixedUpdateLearner(NullLearner):
 
 
 def remembered(chosen: str, progress: Callable[[str], None] = lambda _: None) -> Machine:
-    """What was measured within a day, or measured now and remembered in the user's cache folder."""
+    """The costs of this machine: from the user's cache folder if measured within a day, otherwise measured now."""
     path = _place(chosen)
     try:
         fresh = time.time() - path.stat().st_mtime < _DAY
-        found = msgspec.json.decode(path.read_bytes(), type=Machine) if fresh else None
+        machine = msgspec.json.decode(path.read_bytes(), type=Machine) if fresh else None
     except (OSError, msgspec.DecodeError):
-        found = None
-    if found is not None and found.cores == os.cpu_count():
-        return found
-    found = measure(chosen, (), progress)
-    with suppress(OSError):  # a cache that cannot be written is no reason to fail
+        machine = None
+    if machine is not None and machine.cores == os.cpu_count():
+        return machine
+    machine = measure(chosen, (), progress)
+    with suppress(OSError):  # an unwritable cache is no reason to fail
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, lambda file: file.write(msgspec.json.encode(found)))
-    return found
+        write_whole(path, lambda file: file.write(msgspec.json.encode(machine)))
+    return machine
 
 
-def _place(chosen: str) -> Path:
+def _place(profile_name: str) -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "paraaegis" / f"machine-{chosen}-{__version__}.json"
+    return home / "paraaegis" / f"machine-{profile_name}-{__version__}.json"
 
 
 def measure(
     chosen: str = "precise", methods: Sequence[str] = (), progress: Callable[[str], None] = lambda _: None
 ) -> Machine:
-    """Play these methods, or all, at a few sizes and fit their lines: two to five seconds each on two cores."""
+    """Run these methods, or all, at a few sizes and fit the cost model: two to five seconds each on two cores."""
     start = time.perf_counter()
     machine = Machine(
         cores=os.cpu_count() or 1,
@@ -139,7 +139,7 @@ def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> N
     ciphertexts = [load_of(cost, size, round(ratio * size), machine.degree).ciphertexts for size, ratio in points]
     variables = [(1.0, float(point[0]), float(count)) for point, count in zip(points, ciphertexts, strict=True)]
     for phase in _SECONDS:
-        # The server's phase is of all clients together, the others are a client's own.
+        # The server's phase covers all clients; the others are per client.
         share = CLIENTS if phase == "combine" else 1
         cost.phases[phase] = _fitted(variables, [record.seconds.get(phase, 0.0) / share for record in alone])
     cost.crowd = _fitted(variables, [record.seconds["wall"] / CLIENTS for record in crowd])
@@ -154,12 +154,12 @@ def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> N
 
 
 def _play(
-    chosen: str, method: str, length: int, ratio: float, workers: int, pools: tuple[SecretPool, Pool]
+    profile_name: str, method: str, length: int, ratio: float, workers: int, pools: tuple[SecretPool, Pool]
 ) -> RoundRecord:
-    """The fastest round after the first, which warms up: other work on the machine only ever adds."""
+    """The fastest round after the first, which warms up; other work on the machine can only add time."""
     settings = [
         f"protect.method={method}",
-        f"protect.profile={chosen}",
+        f"protect.profile={profile_name}",
         f"protect.ratio={ratio}",
         f"federation.clients={CLIENTS}",
         f"federation.rounds={ROUNDS}",
@@ -177,8 +177,8 @@ def _play(
 
 
 def _fitted(variables: list[tuple[float, float, float]], seconds: list[float]) -> Fit:
-    """The line through these points with no negative part; relative errors count, so that small models fit too."""
+    """A linear fit with nonnegative coefficients. It minimises relative errors, so that small models fit too."""
     weights = [1 / max(value, 1e-6) for value in seconds]
     rows = np.array([[weight * part for part in row] for weight, row in zip(weights, variables, strict=True)])
-    found, _ = nnls(rows, np.array([weight * value for weight, value in zip(weights, seconds, strict=True)]))
-    return float(found[0]), float(found[1]), float(found[2])
+    factors, _ = nnls(rows, np.array([weight * value for weight, value in zip(weights, seconds, strict=True)]))
+    return float(factors[0]), float(factors[1]), float(factors[2])

@@ -1,4 +1,4 @@
-"""A few short rounds on the user's own data: how long training takes, and what a ratio costs in accuracy there."""
+"""Short runs on the user's own data, to measure how long training takes and what a ratio costs in accuracy."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ RATIOS = (0.01, 0.05, 0.2)
 
 
 class Pilot(msgspec.Struct, kw_only=True):
-    """Short runs: plain averaging, and the planned method at a few ratios. Accuracies in percent after `rounds`.
+    """The results of short runs with plain averaging, and with the planned method at a few ratios.
 
-    A run that diverged counts as 0.
+    Accuracies are in percent after `rounds`; a run that diverged counts as 0.
     """
 
     method: str
     rounds: int
     plain: float
     by_ratio: dict[str, float]
-    train: float  # seconds of a client's training in a round, measured in plain averaging
-    wall: float  # seconds of a round of plain averaging, all clients on this machine
+    train: float  # seconds that a client trains per round, measured with plain averaging
+    wall: float  # seconds per round of plain averaging, all clients on this machine
 
     def points_lost(self, ratio: float) -> float:
-        """Against plain averaging, between the pilot's ratios on a logarithmic scale.
+        """Points lost against plain averaging, interpolated between the pilot's ratios on a logarithmic scale.
 
-        From the largest one to all values it falls in proportion to 1 − r, as Theorem 1 has it; below the smallest one
-        nothing was measured, and the loss is taken to be all that was learnt.
+        Above the largest ratio, the loss falls in proportion to 1 − r, as in Theorem 1. Below the smallest one nothing
+        was measured, and the loss is taken to be everything learnt.
         """
-        known = sorted((float(text), self.plain - found) for text, found in self.by_ratio.items())
+        known = sorted((float(text), self.plain - accuracy) for text, accuracy in self.by_ratio.items())
         (least, most), (largest, last) = known[0], known[-1]
         if ratio >= largest:
             return max(0.0, last) * (1 - ratio) / (1 - largest)
@@ -57,13 +57,13 @@ def run_pilot(
     progress: Callable[[str], None] = lambda _: None,
     run_one: Callable[[Config, Path], object] = run,
 ) -> Pilot:
-    """Run the pilot in a folder of its own, which is thrown away; noise is that of the whole run.
+    """Run the pilot in a temporary folder, with the noise of the whole run.
 
-    `play` runs a configuration in a folder: with learners of your own, by `federate`.
+    `run_one` runs a configuration in a folder; with learners of your own, let it call `federate`.
     """
     federation = msgspec.structs.replace(config.federation, rounds=rounds)
     noise = run_guarantees(config)
-    sigma = noise.sigma * config.privacy.clip / noise.clip if noise.clip else 0.0  # privacy.sigma is that of its clip
+    sigma = noise.sigma * config.privacy.clip / noise.clip if noise.clip else 0.0  # privacy.sigma is for privacy.clip
     participations = min(config.privacy.participations, rounds)
     privacy = msgspec.structs.replace(config.privacy, sigma=sigma, participations=participations)
     engine = msgspec.structs.replace(config.engine, name="local")
@@ -84,17 +84,17 @@ def run_pilot(
         def reached(ratio: float) -> float:
             try:
                 return _accuracy(records_of(f"{method} {100 * ratio:g}%", config, method, ratio))
-            except UpdateError:  # it diverged: nothing was learnt
+            except UpdateError:  # it diverged and learnt nothing
                 return 0.0
 
         plain = records_of(REFERENCE, bare, REFERENCE, 0.0)
         method = priced_as(config.protect.method)
-        found = {str(ratio): reached(ratio) for ratio in RATIOS}
+        accuracies = {str(ratio): reached(ratio) for ratio in RATIOS}
     return Pilot(
         method=method,
         rounds=rounds,
         plain=_accuracy(plain),
-        by_ratio=found,
+        by_ratio=accuracies,
         train=median(record.seconds["train"] for record in plain),
         wall=median(record.seconds["wall"] for record in plain[1:] or plain),
     )
@@ -102,5 +102,5 @@ def run_pilot(
 
 def _accuracy(records: list[RoundRecord]) -> float:
     if "accuracy" not in records[-1].metrics:
-        raise RunError("a pilot compares accuracies, and this learner reports none; plan without --pilot")
+        raise RunError("a pilot compares accuracies, but this learner reports none; plan without --pilot")
     return 100 * records[-1].metrics["accuracy"]

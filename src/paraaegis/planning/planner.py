@@ -1,7 +1,7 @@
-"""Which method and ratio fit a practitioner's wishes: every choice is estimated, the best that fits is taken.
+"""Choose a method and ratio within the user's limits: estimate every choice and take the best that fits.
 
-Better means more of the update under encryption and less of it clipped, noised or withheld: the higher the mean ratio,
-the higher the accuracy, in the paper and here. How much that is worth on given data only a pilot can tell.
+Better means that more of the update is encrypted and less is clipped, noised or withheld: the higher the mean ratio,
+the higher the accuracy, in the paper and here. How much higher it is on given data, only a pilot can measure.
 """
 
 from __future__ import annotations
@@ -23,52 +23,52 @@ from paraaegis.runs.guarantees import run_guarantees
 
 RATIOS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
 DECAYS = (0.99, 0.95, 0.9)
-USUAL, USUAL_WITHHELD = 0.1, 0.05  # ratios where nothing limits: the rest is sent with noise, or sent later
-RESERVE = 1.2  # the model's seconds are right within a fifth: so much is kept free
+USUAL, USUAL_WITHHELD = 0.1, 0.05  # ratios without limits, if the rest is sent with noise or withheld
+RESERVE = 1.2  # estimated seconds are accurate to a fifth, which is kept in reserve
 
 
 class Request(msgspec.Struct, kw_only=True):
-    """What is given, and what is asked for: limits of a whole run, and points of accuracy that may be lost."""
+    """The conditions of a plan and its limits, for the whole run."""
 
     length: int
-    train: float | None = None  # seconds of one client's training in a round; None: not known, not counted
+    train: float | None = None  # seconds that one client trains per round; None: unknown and not included
     bandwidth: float | None = None  # Mbit/s of each client's link; None: all clients share this machine
     seconds: float | None = None
-    megabytes: float | None = None  # of one client, both directions
-    points: float | None = None  # of accuracy below plain averaging, by the pilot
+    megabytes: float | None = None  # per client, both directions
+    points: float | None = None  # of accuracy below plain averaging, according to the pilot
 
 
 class Choice(msgspec.Struct, kw_only=True):
-    """A method with its ratio, and what it would cost."""
+    """A method with its ratio and its cost."""
 
     method: str
     ratio: float
     decay: float
     mean_ratio: float  # over all rounds
     estimate: Estimate
-    share: float = 1.0  # of the rounds, that a client is drawn for
-    points_lost: float | None = None  # against plain averaging, by the pilot
-    misses: list[str] = []  # the wishes that it does not fulfil
+    share: float = 1.0  # of the rounds, for which a client is drawn
+    points_lost: float | None = None  # against plain averaging, according to the pilot
+    misses: list[str] = []  # the limits that it exceeds
 
     @property
     def megabytes(self) -> float:
-        """Of one client, both directions, the whole run. It uploads when it is drawn, and gets every aggregate."""
+        """MB per client, both directions, in the whole run. It uploads when drawn, and downloads every aggregate."""
         return (self.share * self.estimate.bytes_up + self.estimate.bytes_down) / 1e6
 
 
 class Recommendation(msgspec.Struct, kw_only=True, rename={"request": "wish"}):
-    """What was chosen, what the neighbours would cost, and what the choice guarantees."""
+    """The choice, its neighbours, and what it guarantees."""
 
     request: Request
     clients: int
     rounds: int
     choice: Choice
-    fits: bool  # whether every wish is fulfilled; else the choice is the one that comes nearest
+    fits: bool  # whether the choice is within every limit; otherwise it is the nearest one
     cheaper: Choice | None
     better: Choice | None
     profile: str
     sigma: float
-    simulation: bool  # noise or secret order are seeded: no guarantee holds
+    simulation: bool  # noise or secret orders are seeded: no guarantee holds
     guarantees: list[Guarantee]
     machine: Machine
     pilot: Pilot | None = None
@@ -79,38 +79,38 @@ def recommend(config: Config, request: Request, machine: Machine, pilot: Pilot |
     check(config)
     choices = _worthwhile([_choice(config, request, machine, pilot, *pair) for pair in _pairs(config, request.length)])
     fitting = [choice for choice in choices if not choice.misses]
-    chosen = (
-        _chosen(config.protect.method, request, fitting)
+    best = (
+        _best(config.protect.method, request, fitting)
         if fitting
         else min(choices, key=lambda one: _excess(request, one))
     )
-    place = choices.index(chosen)
-    found = run_guarantees(configured(config, chosen))
+    place = choices.index(best)
+    privacy = run_guarantees(configured(config, best))
     return Recommendation(
         request=request,
         clients=config.federation.clients,
         rounds=config.federation.rounds,
-        choice=chosen,
+        choice=best,
         fits=bool(fitting),
         cheaper=choices[place - 1] if place else None,
         better=choices[place + 1] if place + 1 < len(choices) else None,
         profile=config.protect.profile,
-        sigma=found.sigma,
-        simulation=found.simulation,
-        guarantees=found.guarantees,
+        sigma=privacy.sigma,
+        simulation=privacy.simulation,
+        guarantees=privacy.guarantees,
         machine=machine,
         pilot=pilot,
     )
 
 
 def configured(config: Config, choice: Choice) -> Config:
-    """The configuration with a choice written into it."""
+    """The configuration with a choice's ratio and decay."""
     protect = msgspec.structs.replace(config.protect, ratio=choice.ratio, decay=choice.decay)
     return msgspec.structs.replace(config, protect=protect)
 
 
 def train_seconds_of(pilot: Pilot, config: Config, machine: Machine, length: int, here: bool) -> float:
-    """A client's training in a round: its own time, or its share of this machine's where all clients are `here`."""
+    """Seconds that a client trains per round: on its own machine, or its share of this one if all are `here`."""
     if not here:
         return pilot.train
     plain = Setting(method=REFERENCE, length=length, clients=config.sampled, rounds=1)
@@ -119,28 +119,29 @@ def train_seconds_of(pilot: Pilot, config: Config, machine: Machine, length: int
 
 
 def check(config: Config) -> None:
-    """Refuse what cannot be planned, before anything is measured."""
+    """Refuse a method without a ratio, before anything is measured."""
     if not method_of(config).votes:
         able = ", ".join(name for name, method in METHODS.items() if method.votes)
-        raise ConfigError(f"a ratio is planned for {able}, got {config.protect.method!r}")
+        raise ConfigError(f"a ratio can be planned for {able}, got {config.protect.method!r}")
 
 
 def _pairs(config: Config, length: int) -> list[tuple[float, float]]:
-    """Ratios and decays that elect something in every round and, where there is noise outside, leave some there."""
+    """Ratios and decays that elect something in every round and, if the rest is noised, leave something to noise."""
     method = method_of(config)
     decays = DECAYS if method.ratio == "decaying" else (1.0,)
     pairs = [(ratio, decay) for ratio in RATIOS for decay in decays if not (method.noised and ratio == 1)]
     last = config.federation.rounds
-    found = [pair for pair in pairs if Schedule(*pair).elected_at(last, length) > 0]
-    if not found:
+    electing = [pair for pair in pairs if Schedule(*pair).elected_at(last, length) > 0]
+    if not electing:
         raise ConfigError(
-            f"{plural(length, 'value')} cannot be divided by a ratio: none of {RATIOS} elects one in every round"
+            f"{plural(length, 'value')} cannot be divided by a ratio: none of {RATIOS} elects at least one value in "
+            "every round; plan for a larger model or fewer rounds"
         )
-    return found
+    return electing
 
 
 def _worthwhile(choices: Sequence[Choice]) -> list[Choice]:
-    """From the lowest mean ratio to the highest, without those that a higher one beats at no more bytes and seconds."""
+    """Choices in order of mean ratio, without those for which a higher one takes no more bytes and seconds."""
 
     def costs(choice: Choice) -> tuple[float, float]:
         return choice.megabytes, choice.estimate.seconds
@@ -183,38 +184,34 @@ def _choice(
 
 
 def mean_ratio(ratio: float, decay: float, rounds: int) -> float:
-    """Over all rounds."""
+    """The mean ratio over all rounds."""
     return ratio if decay == 1 else ratio * (1 - decay**rounds) / (1 - decay) / rounds
 
 
 def _limits(request: Request, choice: Choice) -> list[tuple[str, float, float]]:
-    """What is asked for, what the choice would take, and the limit."""
-    found = [
-        ("seconds, a fifth in reserve", RESERVE * choice.estimate.seconds, request.seconds),
-        ("MB a client", choice.megabytes, request.megabytes),
+    """What is limited, what the choice would take, and the limit."""
+    limits = [
+        ("seconds including a reserve of a fifth", RESERVE * choice.estimate.seconds, request.seconds),
+        ("MB per client", choice.megabytes, request.megabytes),
         ("points of accuracy", choice.points_lost, request.points),
     ]
-    return [(name, took, limit) for name, took, limit in found if took is not None and limit is not None]
+    return [(name, took, limit) for name, took, limit in limits if took is not None and limit is not None]
 
 
 def _misses(request: Request, choice: Choice) -> list[str]:
-    return [
-        f"{took:.3g} {name}, asked for at most {limit:g}"
-        for name, took, limit in _limits(request, choice)
-        if took > limit
-    ]
+    return [f"{took:.3g} {name}, limit {limit:g}" for name, took, limit in _limits(request, choice) if took > limit]
 
 
 def _excess(request: Request, choice: Choice) -> float:
-    """How far a choice is from fulfilling the wish that it misses most."""
+    """By how much a choice exceeds the limit that it exceeds most."""
     return max(math.log(max(took, 1e-9) / max(limit, 1e-9)) for _, took, limit in _limits(request, choice))
 
 
-def _chosen(method: str, request: Request, fitting: Sequence[Choice]) -> Choice:
-    """With a wish for accuracy the cheapest that fulfils it, with limits the best within them, else the usual ratio."""
+def _best(method: str, request: Request, fitting: Sequence[Choice]) -> Choice:
+    """The cheapest choice if accuracy is limited, the best one if time or bytes are, otherwise the usual ratio."""
     if request.points is not None:
         return fitting[0]
     if request.seconds is not None or request.megabytes is not None:
         return fitting[-1]
-    usual = USUAL_WITHHELD if find_method(method).withholds else USUAL  # or the next above it, where that costs no more
+    usual = USUAL_WITHHELD if find_method(method).withholds else USUAL  # or the next higher one if it costs no more
     return min(fitting, key=lambda choice: (choice.ratio < usual, abs(choice.ratio - usual), -choice.decay))
