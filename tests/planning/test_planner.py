@@ -9,7 +9,16 @@ from machine import MACHINE
 from paraaegis.config import make_config
 from paraaegis.errors import ConfigError, RunError, UpdateError
 from paraaegis.planning.pilot import Pilot, run_pilot
-from paraaegis.planning.planner import RATIOS, RESERVE, Request, configured, mean_ratio, recommend, train_seconds_of
+from paraaegis.planning.planner import (
+    RATIOS,
+    RESERVE,
+    Request,
+    check,
+    configured,
+    mean_ratio,
+    recommend,
+    train_seconds_of,
+)
 from paraaegis.privacy.budget import inside_noise, noise
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.schedule import Schedule
@@ -190,6 +199,13 @@ def test_a_pilot_without_accuracies_is_refused():
 
     with pytest.raises(RunError, match="this learner reports none"):
         run_pilot(make_config({}, ["protect.method=paraaegis-feedback"]), 3, run_one=run_one)
+
+
+def test_what_the_method_cannot_carry_out_is_refused_before_anything_is_measured():
+    with pytest.raises(ConfigError, match=r"protect.decay must be 1.0"):
+        check(make_config({}, ["protect.method=paraaegis-static", "protect.decay=0.9"]))
+    with pytest.raises(ConfigError, match=r"protect.carry is for methods that clip"):
+        check(make_config({}, ["protect.method=paraaegis-feedback", "protect.carry=true"]))
 
 
 def test_a_method_without_a_ratio_is_refused():

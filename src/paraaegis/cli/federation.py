@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Json, Settings, chosen_config, print_json
+from paraaegis.cli.options import Json, Settings, checked_config, print_json
 from paraaegis.errors import ConfigError
 
 app = typer.Typer(
@@ -28,7 +28,7 @@ def up(
 ) -> None:
     """Try a federation on this machine, with a real SuperLink and SuperNodes, TLS and authentication."""
     changes = [*([f"federation.clients={clients}"] if clients else []), *(settings or [])]
-    trial = chosen_config(config, changes)
+    trial = checked_config(config, changes)
     folder = out or Path("runs") / f"federation-{trial.digest()[:8]}"
 
     from paraaegis.cli.display import shown_rounds

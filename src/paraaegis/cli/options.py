@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.config import Config, load_config, make_config
+from paraaegis.config import Config, load_config, make_config, naming
 from paraaegis.errors import ConfigError
 
 Settings = Annotated[
@@ -23,6 +23,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 def chosen_config(path: Path | None, settings: list[str] | None) -> Config:
     """The configuration from a file, or the defaults, with the settings applied."""
     return load_config(path, settings or []) if path else make_config({}, settings or [])
+
+
+def checked_config(path: Path | None, settings: list[str] | None) -> Config:
+    """The same for a command that runs it: what cannot be run is refused with the file's name."""
+    from paraaegis.runs.check import check_early
+
+    config = chosen_config(path, settings)
+    with naming(path or "the configuration", settings or []):
+        check_early(config)
+    return config
 
 
 def say_measured(name: str) -> None:

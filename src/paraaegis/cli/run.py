@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Json, Settings, chosen_config, print_json
+from paraaegis.cli.options import Json, Settings, checked_config, print_json
 
 
 def run(
@@ -18,7 +18,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run one configuration, or continue a run that was interrupted."""
-    run_config = chosen_config(config, settings)
+    run_config = checked_config(config, settings)
     folder = out or Path("runs") / f"{run_config.protect.method}-{run_config.digest()[:8]}"
 
     from paraaegis.cli.display import shown_rounds

@@ -10,6 +10,7 @@ import msgspec
 
 from paraaegis.comparisons.preset import Cell
 from paraaegis.comparisons.table import Table, TableRow, markdown
+from paraaegis.config import naming
 from paraaegis.errors import RunError, UpdateError
 from paraaegis.files import write_whole
 from paraaegis.launch import run
@@ -32,7 +33,8 @@ def compare(
     """Run the wanted cells (default: all) that are not done yet; write and return the table of all that are done."""
     wanted = cells if wanted is None else wanted
     for cell in wanted:
-        check_early(cell.config)
+        with naming(f"row {cell.label!r} in split {cell.split!r}"):
+            check_early(cell.config)
     diverged = _check_folder(title, cells, out)
     for index, cell in enumerate(wanted):
         name = f"{index + 1}/{len(wanted)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")

@@ -19,6 +19,7 @@ from paraaegis.planning.pilot import Pilot
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.protocol.schedule import Schedule
+from paraaegis.runs.check import check_method
 from paraaegis.runs.guarantees import run_guarantees
 
 RATIOS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -119,10 +120,11 @@ def train_seconds_of(pilot: Pilot, config: Config, machine: Machine, length: int
 
 
 def check(config: Config) -> None:
-    """Refuse a method without a ratio, before anything is measured."""
+    """Refuse what cannot be planned, before anything is measured."""
     if not method_of(config).votes:
         able = ", ".join(name for name, method in METHODS.items() if method.votes)
         raise ConfigError(f"a ratio can be planned for {able}, got {config.protect.method!r}")
+    check_method(config)
 
 
 def _pairs(config: Config, length: int) -> list[tuple[float, float]]:

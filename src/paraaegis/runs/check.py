@@ -24,11 +24,16 @@ def resolve(config: Config, samples: Sequence[int]) -> Config:
     return msgspec.structs.replace(config, federation=federation)
 
 
+def check_method(config: Config) -> None:
+    """Refuse what a configuration's method cannot carry out, as far as this shows without data and model."""
+    method_of(config).check(resolve(config, [max(1, config.federation.min_samples)]))
+
+
 def check_early(config: Config) -> None:
     """Refuse what can be refused before data is read and a model is built. For built-in data and models."""
     from paraaegis.learn.names import DATASET_NAMES, MODEL_NAMES
 
-    method_of(config).check(resolve(config, [max(1, config.federation.min_samples)]))
+    check_method(config)
     for key, name, names in (
         ("data.name", config.data.name, DATASET_NAMES),
         ("model.name", config.model.name, MODEL_NAMES),
