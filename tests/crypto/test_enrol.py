@@ -720,7 +720,7 @@ def test_a_folder_of_an_older_version_is_refused_with_the_command_that_helps_and
     for folder in (lead, *silos.values()):
         retire(folder)
     code, text = call(monkeypatch, capsys, "show", lead.path)
-    assert (code, "the lead makes new ones with `paraaegis keys rotate`" in text) == (0, True)
+    assert (code, "the lead can make new ones with `paraaegis keys rotate`" in text) == (0, True)
     with pytest.raises(KeyFileError, match="older version"):
         parcels_for(lead, silos)
     assert {folder.key_id for folder in (lead, *silos.values())} == {""}

@@ -107,7 +107,7 @@ class Protect(Section, frozen=True):
     """The method and its settings."""
 
     method: Annotated[str, "see `paraaegis methods`"] = "paraaegis-static"
-    ratio: Annotated[Share, "r₀, fraction of the values that is encrypted"] = 0.1
+    ratio: Annotated[Share, "r₀, share of the values that is encrypted"] = 0.1
     decay: Annotated[float, Meta(gt=0, le=1), "λ, factor for the ratio from round to round"] = 1.0
     strategy: Annotated[Literal["max", "min", "rand"], "which values a client votes for, by magnitude"] = "max"
     profile: Annotated[str, "CKKS parameters: precise, or compact for models without BatchNorm"] = "precise"
