@@ -108,7 +108,7 @@ def test_a_plan_is_written_as_a_configuration_that_can_be_run(typed, tmp_path):
         (("--train-seconds", "-5"), "--train-seconds must be above 0, got -5"),
         (("--model", "1e6", "--pilot"), "--pilot trains a model, but --model 1e6 is a number of values"),
         (("--model", "1000", "--write", "plan.toml"), "--write names a model"),
-        (("--write", "nowhere/plan.toml"), "nowhere does not exist; create it or name another"),
+        (("--write", "nowhere/plan.toml"), f"--write: folder {Path('nowhere').resolve()} does not exist"),
         (("--write", "README.md"), "--write writes a .toml file, got README.md"),
         (
             ("--write", str(Path(__file__).parents[2] / "configs" / "digits.toml")),

@@ -38,8 +38,8 @@ def shown_rounds(rounds: int, title: str, quiet: bool = False) -> Iterator[Calla
     columns = (
         TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True, min_width=5)),
         BarColumn(bar_width=8),
-        TextColumn("left", table_column=Column(no_wrap=True, min_width=4)),
         TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TextColumn("left", table_column=Column(no_wrap=True, min_width=4)),
         TextColumn("{task.fields[now]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
     )
     console.print(title, highlight=False)
@@ -54,7 +54,7 @@ def _plain(rounds: int, stream: TextIO) -> Callable[[RoundRecord], None]:
     def show(record: RoundRecord) -> None:
         walls.append(record.seconds.get("wall", 0.0))
         left = fmean(walls) * (rounds - record.round)
-        stream.write(f"  round {record.round}/{rounds}  {_record_text(record)}  left {left:.0f} s\n")
+        stream.write(f"  round {record.round}/{rounds}  {_record_text(record)}  {left:.0f} s left\n")
         stream.flush()
 
     return show

@@ -45,7 +45,7 @@ def new(
 @app.command("identity", epilog="Example: paraaegis keys identity my-silo --lead 4f2a-…")
 def identity(
     folder: Annotated[Path, typer.Argument(help="The silo's key folder.")],
-    lead: Annotated[str, typer.Option(help="The lead silo's fingerprint, as its staff told you.")] = "",
+    lead: Annotated[str, typer.Option(help="The lead silo's fingerprint, as read to you by its staff.")] = "",
     as_json: Json = False,
 ) -> None:
     """Make this silo's key pair and print its fingerprint, to be read to the staff of the lead by telephone."""
@@ -64,7 +64,8 @@ def identity(
 def lead(
     folder: Annotated[Path, typer.Argument(help="The lead silo's key folder.")],
     approve: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=FINGERPRINT", help="A silo to approve, as its staff told you.")
+        list[str] | None,
+        typer.Option(metavar="NAME=FINGERPRINT", help="A silo to approve, as read to you by its staff."),
     ] = None,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Replace a lead that left: make new secrets and become the lead.")

@@ -14,7 +14,7 @@ from paraaegis.errors import ConfigError
 Settings = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change one key, such as protect.ratio=0.05; wins over other options."
+        "--set", metavar="KEY=VALUE", help="Change one key, such as protect.ratio=0.05; overrides other options."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]

@@ -28,16 +28,16 @@ def plan(
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="Default: the file's. Without a file, feedback, or static with --epsilon."),
+        typer.Option(help="The method. Default: the file's; without a file, feedback, or static with --epsilon."),
     ] = None,
     bandwidth: Annotated[
         float | None,
         typer.Option(help="Mbit/s of each client's link, each on a machine like this one. Without it, all run here."),
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="Most seconds for the whole run.")] = None,
-    megabytes: Annotated[float | None, typer.Option(help="Most MB per client, both directions, whole run.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="ε of the noised part, by exact accounting.")] = None,
-    points: Annotated[float | None, typer.Option(help="Most points of accuracy to lose; needs --pilot.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Limit: seconds for the whole run.")] = None,
+    megabytes: Annotated[float | None, typer.Option(help="Limit: MB per client, both directions, whole run.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Budget: ε of the noised part, by exact accounting.")] = None,
+    points: Annotated[float | None, typer.Option(help="Limit: points of accuracy lost; needs --pilot.")] = None,
     train_seconds: Annotated[
         float | None, typer.Option(help="Seconds that one client trains per round; --pilot measures it.")
     ] = None,
