@@ -162,13 +162,15 @@ def test_an_unknown_method_is_named_with_the_nearest_one():
 def test_a_refusal_names_the_file_or_the_row_of_a_preset(tmp_path):
     (tmp_path / "small.toml").write_text('[protect]\nmethod = "paraaegis-static"\n')
     done = CliRunner().invoke(app, ["run", str(tmp_path / "small.toml"), "--set", "protect.decay=0.9"])
-    assert str(done.exception).startswith(f"{tmp_path / 'small.toml'} as changed: paraaegis-static keeps its ratio")
+    assert str(done.exception).startswith(
+        f"{tmp_path / 'small.toml'} as changed: paraaegis-static has a constant ratio"
+    )
     (tmp_path / "grid.toml").write_text(
         'title = "t"\n[splits.iid]\n"data.split" = "iid"\n'
         '[[rows]]\nlabel = "b"\nset = { "protect.method" = "paraaegis-static", "protect.decay" = 0.9 }\n'
     )
     done = CliRunner().invoke(app, ["compare", "--preset", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out")])
-    assert str(done.exception).startswith("row 'b' in split 'iid': paraaegis-static keeps its ratio")
+    assert str(done.exception).startswith("row 'b' in split 'iid': paraaegis-static has a constant ratio")
     assert not (tmp_path / "out").exists()
 
 

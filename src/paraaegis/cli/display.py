@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from paraaegis.cli.tables import metrics_text, size
-from paraaegis.protocol.state import RoundRecord
+from paraaegis.protocol.records import RoundRecord
 
 
 def _record_text(record: RoundRecord) -> str:

@@ -19,8 +19,9 @@ from paraaegis.engines.local import LocalTransport
 from paraaegis.files import write_whole
 from paraaegis.methods import METHODS, REFERENCE, find_method
 from paraaegis.planning.cost import Fit, Machine, MethodCost, load_of, priced_as
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import RoundServer
-from paraaegis.protocol.state import RoundRecord, ServerState
+from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import assemble, make_keys
 from paraaegis.runs.check import resolve
 from paraaegis.types import Arrays, Metrics, Vector

@@ -16,7 +16,7 @@ from paraaegis.errors import RunError, UpdateError
 from paraaegis.launch import run
 from paraaegis.methods import REFERENCE
 from paraaegis.planning.cost import priced_as
-from paraaegis.protocol.state import RoundRecord
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.guarantees import run_guarantees
 

@@ -14,7 +14,7 @@ from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.errors import ProtocolError, RunError
 from paraaegis.protocol.mechanisms import UploadContext
 from paraaegis.protocol.messages import Aggregate
-from paraaegis.protocol.records import RoundRecord as RoundRecord
+from paraaegis.protocol.records import RoundRecord
 from paraaegis.types import Arrays, Mask, Vector
 
 _STORED_AS = {"next_residual": "kept", "fingerprint": "mark"}  # fields stored under an older name
