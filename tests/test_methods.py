@@ -2,6 +2,7 @@
 
 import ast
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from typer.testing import CliRunner
 import paraaegis
 from paraaegis.cli.app import app
 from paraaegis.config import Config, make_config
+from paraaegis.config.schema import Engine
 from paraaegis.errors import ConfigError
+from paraaegis.launch import RUNNERS
 from paraaegis.methods import METHODS, find_method, method_of, parallel, whole
 from paraaegis.parts import Ckks, Lwe, Plain
 from paraaegis.planning.cost import priced_as
@@ -46,6 +49,20 @@ def test_a_method_is_compared_with_by_name_nowhere_else():
     assert found == [("config/schema.py", Config().protect.method)]
     page = "".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.js"))
     assert not [name for name in METHODS if f'"{name}"' in page]
+
+
+def test_the_readme_and_the_threat_model_list_every_method():
+    root = Path(__file__).parents[1]
+    for document in (root / "README.md", root / "docs" / "threat-model.md"):
+        rows = [
+            line.split("|")[1] for line in document.read_text(encoding="utf-8").splitlines() if line.startswith("|")
+        ]
+        named = [name for row in rows for name in METHODS if f"`{name}`" in row]
+        assert set(named) == set(METHODS), document
+
+
+def test_every_engine_of_the_configuration_has_a_runner():
+    assert list(RUNNERS) == list(get_args(get_type_hints(Engine)["name"]))
 
 
 def test_a_new_method_runs_and_is_known_to_the_command_line(registered, tmp_path):

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from paraaegis.config import Config
 from paraaegis.runs.result import Result
 from paraaegis.runs.run import OnRecord, run_here
 
+Runner: TypeAlias = Callable[[Config, Path, bool, OnRecord], Result]
+
 
 def run(config: Config, out: Path, fresh: bool = False, on_record: OnRecord = lambda _: None) -> Result:
     """Run a configuration on its data set, or continue it, in the folder `out`."""
-    if config.engine.name == "flower":
-        from paraaegis.deploy.local_federation import up
+    return RUNNERS[config.engine.name](config, out, fresh, on_record)
 
-        return up(config, out, fresh, on_record)
-    return run_here(config, out, fresh, on_record)
+
+def _run_on_flower(config: Config, out: Path, fresh: bool, on_record: OnRecord) -> Result:
+    from paraaegis.deploy.local_federation import up
+
+    return up(config, out, fresh, on_record)
+
+
+RUNNERS: dict[str, Runner] = {"local": run_here, "flower": _run_on_flower}  # by engine.name

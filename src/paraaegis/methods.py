@@ -70,7 +70,7 @@ class Method:
     @property
     def costs_like(self) -> tuple[object, ...]:
         """A key that is equal for methods of equal cost: these differ only in how much noise they add, or when."""
-        return tuple((name, part.cipher, part.noised) for name, part in self.parts.items())
+        return tuple((name, type(part), part.noised) for name, part in self.parts.items())
 
     def noised_parts(self, config: Config) -> int:
         """How many parts of an update draw on the budget."""

@@ -864,7 +864,7 @@ def test_with_worker_processes_the_server_reaches_none_that_knows_a_key():
     with SecretPool(2) as secrets, Pool(2) as keyless:
         wired = assemble(config, learners, KEYS, "client-0", (secrets, keyless))
         desk = RoundServer(wired.parameters, wired.server, ServerState())
-        total = desk.half.open(wired.parameters.round_id(1), 0)
+        total = desk.half.new_sum(wired.parameters.round_id(1), 0)
         LocalTransport(wired.clients).run(desk, lambda _: None, lambda _: None)
         for root in (desk, total):
             assert secrets_in(root) == set()

@@ -176,7 +176,7 @@ class Game:
         game, others = self.mechanism, np.zeros_like(update)
         uploads = [game.protect(update if i == 0 else others, i, number, attempt) for i in range(self._senders)]
         reveal_context = game.reveal_context(number, attempt)
-        total = game.server.open(reveal_context.round_id, LENGTH // 2 if game.partition else 0)
+        total = game.server.new_sum(reveal_context.round_id, LENGTH // 2 if game.partition else 0)
         for upload in uploads:
             total.add(upload.payload)
         if total.share_size:  # the server collects the sums of shares and removes the masks

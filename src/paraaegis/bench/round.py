@@ -112,8 +112,8 @@ def bench_round(
     with SecretPool() as secrets, Pool() as pool:
         for ratio in RATIOS:
             progress(f"r = {ratio:g}")
-            clients, open_sum = _clients(ratio, length, (secrets, pool))
-            runs = [_one_round(clients, open_sum, update) for _ in range(repeats)]
+            clients, new_sum = _clients(ratio, length, (secrets, pool))
+            runs = [_one_round(clients, new_sum, update) for _ in range(repeats)]
             phases = {phase: min(run[phase] for run in runs) for phase in runs[0]}
             bench.combine_seconds[str(ratio)] = phases.pop("combine")
             bench.client_seconds[str(ratio)] = phases
@@ -130,10 +130,10 @@ def _clients(
     learners = dict.fromkeys(config.names, NullLearner(length))
     federation = assemble(config, learners, make_keys(config), "client-0", pools)
     parameters = federation.parameters
-    return federation.clients, lambda: federation.server.open(parameters.round_id(1), parameters.k(1))
+    return federation.clients, lambda: federation.server.new_sum(parameters.round_id(1), parameters.k(1))
 
 
-def _one_round(clients: Mapping[str, ClientContext], open_sum: Callable[[], Sum], update: Vector) -> dict[str, float]:
+def _one_round(clients: Mapping[str, ClientContext], new_sum: Callable[[], Sum], update: Vector) -> dict[str, float]:
     """Seconds of one client's vote, protect and reveal, with only the order computed beforehand, and of combine."""
     spent: dict[str, float] = {}
     client, parameters = clients["client-0"], clients["client-0"].parameters
@@ -157,7 +157,7 @@ def _one_round(clients: Mapping[str, ClientContext], open_sum: Callable[[], Sum]
     protected = algorithm.protect(client, context, update, client.partition(keys.step, elected))
     sign(client, state, keys.step, protected.parts, elected)
     start = timed("protect", start)
-    payload = _combined(open_sum(), protected.payload)
+    payload = _combined(new_sum(), protected.payload)
     timed("combine", start)
     nonces, tags = zip(
         *(sign(each, state, keys.step, protected.parts, elected) for each in clients.values()), strict=True

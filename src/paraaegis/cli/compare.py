@@ -46,7 +46,7 @@ def compare(
 
     from paraaegis.cli.display import shown_rounds
     from paraaegis.cli.tables import show_table
-    from paraaegis.comparisons.compare import compare as carry_out
+    from paraaegis.comparisons.compare import compare as run_cells
     from paraaegis.planning.measure import remembered
     from paraaegis.report.collect import collect, profile_of
     from paraaegis.report.page import write_page
@@ -56,7 +56,7 @@ def compare(
     def shown(name: str, rounds: int) -> AbstractContextManager[OnRecord]:
         return shown_rounds(rounds, name, quiet=as_json)
 
-    table = carry_out(title, cells, folder, fresh, shown, wanted)
+    table = run_cells(title, cells, folder, fresh, shown, wanted)
     runs, problems = collect([folder])
     if not runs:
         raise RunError(f"no run in {folder} can be shown: {'; '.join(problems)}")

@@ -21,12 +21,12 @@ def run(
     run_config = checked_config(config, settings)
     folder = out or Path("runs") / f"{run_config.protect.method}-{run_config.digest()[:8]}"
 
+    from paraaegis import launch
     from paraaegis.cli.display import shown_rounds
     from paraaegis.cli.tables import summary
-    from paraaegis.launch import run as carry_out
 
     with shown_rounds(run_config.federation.rounds, run_config.protect.method, quiet=as_json) as show:
-        result = carry_out(run_config, folder, fresh, show)
+        result = launch.run(run_config, folder, fresh, show)
     if as_json:
         print_json(result)
     else:

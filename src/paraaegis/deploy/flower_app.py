@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 def server_app(holdout: bool = True) -> ServerApp:
     """The server of a federation: run-config `folder` names the run's folder, which holds config.toml."""
 
-    def run(connect: OpenTransport, settings: Mapping[str, Any]) -> None:
+    def run(open_transport: OpenTransport, settings: Mapping[str, Any]) -> None:
         if not settings.get("folder"):
             raise ConfigError("the run needs --run-config 'folder=\"…\"', the folder that holds its config.toml")
         folder = RunFolder(Path(str(settings["folder"])))
@@ -44,7 +44,7 @@ def server_app(holdout: bool = True) -> ServerApp:
                 folder.error.unlink(missing_ok=True)
                 if folder.read_result() is None or folder.checkpoint.exists():
                     method_of(config).check(config)
-                    transport = connect(config.engine.deadline, config.federation.quorum, _log.info)
+                    transport = open_transport(config.engine.deadline, config.federation.quorum, _log.info)
                     carry_out(config, folder, _connector(config, folder, transport, holdout))
         except BusyError:
             raise  # error.txt belongs to the other process

@@ -252,7 +252,7 @@ def serve_round(server: RoundServer, number: int) -> Steps:
     """Lines 3 to 18 on the server: votes in, elected positions out, uploads in, one sum out."""
     parameters, half, record = server.parameters, server.half, server.open_record(number)
     round_id, k = parameters.round_id(number, server.state.attempt), parameters.k(number)
-    tally, total = Tally(k, parameters.length), half.open(round_id, k)
+    tally, total = Tally(k, parameters.length), half.new_sum(round_id, k)
     members = parameters.members(number)  # line 3
     ballots: dict[str, str] = {}
     uploads: dict[str, Upload] = {}

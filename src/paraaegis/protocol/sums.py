@@ -48,10 +48,10 @@ class Sum(Protocol):
 
 @dataclass(frozen=True)
 class ServerHalf:
-    """The server's side of a method: whether clients vote, and how to open a sum for a round with k elected values."""
+    """The server's side of a method: whether clients vote, and how to start a sum for a round with k elected values."""
 
     votes: bool
-    open: Callable[[RoundId, int], Sum]
+    new_sum: Callable[[RoundId, int], Sum]
     keyed: bool = True  # whether its clients share keys and authenticate what they send
 
 
