@@ -4,6 +4,7 @@
     ├── ConfigError        a configuration that cannot be run: unknown key, impossible value, contradiction
     ├── DataError          a data set that is missing, broken or too small
     ├── UpdateError        an update that must not be sent: not finite, wrong length, out of range
+    ├── LearnerError       a learner that failed, or returned what a run cannot use
     ├── CryptoError        bytes that do not match this key and profile
     │   └── KeyFileError   a key file that is missing, readable by others or damaged
     ├── PrivacyError       a guarantee that cannot be given, or a budget that is spent
@@ -34,6 +35,10 @@ class DataError(ParaAegisError):
 
 class UpdateError(ParaAegisError):
     """An update that must not be sent."""
+
+
+class LearnerError(ParaAegisError):
+    """A learner that failed, or returned what a run cannot use."""
 
 
 class CryptoError(ParaAegisError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
@@ -53,27 +54,32 @@ class Payload(msgspec.Struct, frozen=True):
 class Learner(Protocol):
     """The interface to any framework: what a client's model and data must provide.
 
-    Vectors are float32 and have the same length `d` for every client. Those passed in are read-only.
+    A subclass needs `samples`, `initial` and `train`; the other methods have defaults. Vectors are float32 and have the
+    same length `d` for every client. Those passed in are read-only. A method `save(path, weights)` is optional: it
+    writes the model in the framework's own format; without it, the model is saved as a numpy vector.
     """
 
-    @property
-    def samples(self) -> int:
-        """The number of training samples, the client's weight."""
+    samples: int  # the number of training samples, the client's weight
 
+    @abstractmethod
     def initial(self) -> Vector:
         """The initial model, the same for every client of a run."""
 
+    @abstractmethod
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
-        """Train locally from `weights` in round `number`; return the new model and its metrics, which stay local."""
+        """Train locally from `weights` in round `number`; return the new model and metrics for the client's own log."""
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
         """The model after the aggregated update `delta`."""
+        return weights + delta
 
-    def evaluate(self, weights: Vector) -> Metrics:
+    def evaluate(self, weights: Vector) -> Metrics:  # noqa: ARG002
         """Metrics of the model, such as accuracy; empty if this client has no test data."""
+        return {}
 
     def state(self) -> Arrays:
-        """What must survive a restart in addition to the model, such as the optimiser's state."""
+        """What must survive a restart in addition to the model, such as the optimizer's state."""
+        return {}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Load a state that `state` returned."""

@@ -52,7 +52,7 @@ def test_a_resolved_configuration_reads_back_from_its_own_toml(tmp_path):
         ({"protekt": {}}, "'protekt'", "'protect'"),
         ({"protect": {"ration": 0.1}}, "'protect.ration'", "'ratio'"),
         ({"federation": {"zebra": 1}}, "'federation.zebra'", "clients, names, rounds"),
-        ({"zebra": 1}, "'zebra'", "seed, federation, data"),
+        ({"zebra": 1}, "'zebra'", "seed, learner, federation"),
     ],
 )
 def test_an_unknown_key_is_named_with_what_is_allowed(raw, key, hint):

@@ -139,17 +139,10 @@ def test_the_number_of_attempts_is_a_key():
 # Metrics and seconds
 
 
-class Deployed(Nodes):
-    """Nodes that evaluate on data of their own."""
-
-    def node(self, name):
-        return super().node(name, holdout=True)
-
-
 @pytest.mark.parametrize("shared", [(), ("metrics",), ("seconds",), ("metrics", "seconds")])
 def test_metrics_and_seconds_leave_a_silo_only_where_it_says_so(tmp_path, shared):
     settings = [f"engine.share_{name}=true" for name in shared]
-    nodes = Deployed(
+    nodes = Nodes(
         tmp_path, "fedavg", 2, "privacy.noise=secret", "federation.quorum=2", "federation.rounds=2", *settings
     )
     nodes.serve()

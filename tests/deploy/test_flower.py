@@ -31,12 +31,6 @@ from paraaegis.runs.run import federate
 
 pytestmark = pytest.mark.timeout(2400)  # on a busy machine every one of Flower's processes takes its time
 SUPPORT = Path(__file__).parents[1] / "support"
-APP = """from blobs import {learner}
-from paraaegis.deploy import flower_app
-
-server = flower_app.server_app(holdout=False)
-client = flower_app.client_app({learner}, holdout=False)
-"""
 BASE = ("federation.rounds=2", f"federation.min_samples={SAMPLES}", "privacy.epsilon=8.0", "engine.deadline=600",
         "protect.ratio=0.2")  # fmt: skip
 SIDE_BY_SIDE = 3
@@ -45,8 +39,8 @@ FORBIDDEN = b"not to be looked into"
 METHODS = {"fedavg": 2, "paraaegis-static": 2, "paraaegis-feedback": 2, "lwe-secagg": 3}
 
 
-def configured(method, clients, *settings):
-    few = ["protect.lwe=matrix"]  # the ring form needs five clients or more
+def configured(method, clients, *settings, learner="make_learner"):
+    few = ["protect.lwe=matrix", f"learner=blobs:{learner}"]  # the ring form needs five clients or more
     config = make_config({}, [*BASE, *few, f"protect.method={method}", f"federation.clients={clients}", *settings])
     return resolve(config, [SAMPLES])
 
@@ -57,7 +51,6 @@ class Played:
 
     config: Config
     out: Path
-    learner: str = "make_learner"
     folder: RunFolder = field(init=False)
     nodes: dict[str, Path] = field(init=False)
     local: list[RoundRecord] = field(default_factory=list)
@@ -85,7 +78,7 @@ class Played:
         return trial
 
     def start(self, trial):
-        app = write_app(self.out / "flower" / "app", APP.format(learner=self.learner))
+        app = write_app(self.out / "flower" / "app")
         return trial.run(app, {"folder": str(self.folder.path)})
 
     def follow(self, trial, run):
@@ -136,7 +129,7 @@ def waited(path, seconds=300):
 
 def play_as_locally(method, out):
     clients, enrols = METHODS[method], method == "paraaegis-static"
-    played = Played(configured(method, clients, f"federation.quorum={clients}"), out, "make_held")
+    played = Played(configured(method, clients, f"federation.quorum={clients}", learner="make_held"), out)
     if enrols:  # the first silo alone has the secrets, and the others' approved fingerprints
         holding = played.gate(0, 2)
         lead, *others = (KeyFolder(node) for node in played.nodes.values())
@@ -158,7 +151,7 @@ def play_as_locally(method, out):
 def play_rescue(out):
     """A node is killed in round 1; when it is back the history, one round here, no longer reaches it."""
     settings = ("federation.quorum=2", "federation.rounds=4", "federation.history=1", f"engine.deadline={LOST}")
-    played = Played(configured("fedavg", 3, *settings), out, "make_held")
+    played = Played(configured("fedavg", 3, *settings, learner="make_held"), out)
     dying, holding = played.gate(2, 1), played.gate(0, 2)
     with played.trial() as trial:
         run = played.start(trial)
@@ -175,7 +168,7 @@ def play_rescue(out):
 def play_loss(out):
     """A node is killed in the only round of a run with key shares, and gets the model when the run is over."""
     settings = ("federation.quorum=3", "federation.rounds=1", f"engine.deadline={LOST}")
-    played = Played(configured("lwe-secagg", 4, *settings), out, "make_held")
+    played = Played(configured("lwe-secagg", 4, *settings, learner="make_held"), out)
     dying = played.gate(3, 1)
     with played.trial() as trial:
         run = played.start(trial)

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from blobs import SAMPLES, make_learner
+import blobs
+from blobs import SAMPLES
 from nodes import Nodes
 from paraaegis.config import make_config
 from paraaegis.crypto.keys import load_keys, write_secret
@@ -21,7 +22,7 @@ from paraaegis.deploy.node import DeployedClient
 from paraaegis.engines.flower.client import _replied
 from paraaegis.engines.flower.frames import from_error
 from paraaegis.engines.flower.server import FlowerTransport, Introduction, make_server_app
-from paraaegis.errors import ConfigError, KeyFileError, ProtocolError, UpdateError
+from paraaegis.errors import ConfigError, KeyFileError, LearnerError, ProtocolError, UpdateError
 from paraaegis.privacy.ledger import read_ledger
 from paraaegis.protocol.messages import RollCall, pack, unpack
 from paraaegis.protocol.round_server import Exchange
@@ -37,19 +38,18 @@ class ClientContext:
     """A node's folder, and a node of it for every message, as Flower would make them."""
 
     def __init__(self, out, *settings):
-        base = ["federation.clients=2", f"federation.min_samples={SAMPLES // 2}", "protect.method=ckks-fedavg"]
+        base = [
+            "federation.clients=2",
+            "learner=blobs:make_learner",
+            f"federation.min_samples={SAMPLES // 2}",
+            "protect.method=ckks-fedavg",
+        ]
         self.config = resolve(make_config({}, [*base, *settings]), [SAMPLES])
         self.run = f"{short_name(self.config)}-1"
-        self.folder, self.samples, self.read = lay_out(self.config, out)[1]["client-0"], SAMPLES, 0
+        self.folder = lay_out(self.config, out)[1]["client-0"]
 
     def node(self, simulation=True):
-        return DeployedClient("client-0", self.folder, self._make, holdout=False, simulation=simulation)
-
-    def _make(self, config, name):
-        self.read += 1
-        learner = make_learner(config, name)
-        learner.samples = self.samples
-        return learner
+        return DeployedClient("client-0", self.folder, simulation=simulation)
 
     def hello(self, simulation=True):
         round_id = make_parameters(self.config, NAMES, 120, NAMES[:1], self.run).round_id(0)
@@ -61,19 +61,23 @@ def test_a_node_introduces_itself_with_the_length_of_its_model(tmp_path):
     assert (card["name"], card["length"], card["leads"]) == ("client-0", 120, False)
 
 
-def test_data_is_counted_anew_at_every_introduction(tmp_path):
+def with_data(monkeypatch, samples):
+    monkeypatch.setattr(blobs, "SAMPLES", samples)
+
+
+def test_data_is_counted_anew_at_every_introduction(tmp_path, monkeypatch):
     silo = ClientContext(tmp_path)
     assert silo.hello().weight == SAMPLES
-    silo.samples = SAMPLES - 1
+    with_data(monkeypatch, SAMPLES - 1)
     silo.node().card()
     assert silo.hello().weight == SAMPLES - 1
 
 
-def test_data_that_changed_since_is_not_trained_on(tmp_path):
+def test_data_that_changed_since_is_not_trained_on(tmp_path, monkeypatch):
     silo = ClientContext(tmp_path)
     silo.node().card()
-    silo.samples = SAMPLES - 1
-    with silo.node().client(silo.run) as client, pytest.raises(UpdateError, match="59 samples now and had 60"):
+    with_data(monkeypatch, SAMPLES - 1)
+    with silo.node().client(silo.run) as client, pytest.raises(LearnerError, match="59 samples now and had 60"):
         client.learner.train(client.learner.initial(), 1)
 
 
@@ -130,17 +134,17 @@ def test_a_simulation_keeps_its_root_so_that_it_can_be_played_again(tmp_path):
     assert load_keys(silo.folder / "keys") == before
 
 
-def test_a_refused_hello_spends_no_root(tmp_path):
+def test_a_refused_hello_spends_no_root(tmp_path, monkeypatch):
     silo = ClientContext(tmp_path, "privacy.noise=secret")
     before = load_keys(silo.folder / "keys")
-    silo.samples = 1
+    with_data(monkeypatch, 1)
     with pytest.raises(ProtocolError, match="fewer samples"):
         silo.hello(simulation=False)
     assert load_keys(silo.folder / "keys") == before
 
 
 def test_nodes_hand_secrets_from_the_lead_to_a_silo(tmp_path):
-    lead, silo = (DeployedClient(name, tmp_path / name, make_learner) for name in NAMES)
+    lead, silo = (DeployedClient(name, tmp_path / name) for name in NAMES)
     folder, leading = KeyFolder(silo.folder), KeyFolder(lead.folder)
     leading.approve({"client-1": folder.create(leading.create())})
     parcels = lead.seal({"client-1": silo.ask(leading.public)})
@@ -160,7 +164,7 @@ def test_nodes_play_a_run_under_the_names_that_their_configuration_gives_them(tm
 
 def test_a_node_that_is_called_like_no_client_is_told_the_names(tmp_path):
     nodes = Nodes(tmp_path, "fedavg", 3, f"federation.names={HOSPITALS}")
-    stranger = DeployedClient("hospital-d", nodes.folders["hospital-a"], make_learner)
+    stranger = DeployedClient("hospital-d", nodes.folders["hospital-a"])
     with pytest.raises(ConfigError, match=r"called 'hospital-d', .*its clients are hospital-a, hospital-b, hospital-c"):
         stranger.card()
 
@@ -170,13 +174,24 @@ def test_an_error_without_words_is_one_all_the_same():
         from_error(RecordDict({"error": ConfigRecord({})}))
 
 
-def test_data_is_not_read_for_a_message_that_does_not_need_it(tmp_path):
+def test_data_is_not_read_for_a_message_that_does_not_need_it(tmp_path, monkeypatch):
     silo = ClientContext(tmp_path)
     silo.node().card()
-    read = silo.read
+    monkeypatch.setattr(blobs, "points", lambda *_: 1 / 0)
     with silo.node().client(silo.run) as client:
         assert client.learner.samples == SAMPLES
-    assert silo.read == read
+        with pytest.raises(LearnerError, match="blobs:make_learner failed for client-0: ZeroDivisionError"):
+            client.learner.initial()
+
+
+def test_a_silo_may_call_its_learner_as_it_likes(tmp_path):
+    silo = ClientContext(tmp_path)
+    digest = silo.node().config.digest()
+    text = (silo.folder / "config.toml").read_text().replace("blobs:make_learner", "ward:build")
+    (silo.folder / "config.toml").write_text(text)
+    (silo.folder / "ward.py").write_text("from blobs import make_learner as build\n")  # found in the node's own folder
+    assert silo.node().config.digest() == digest
+    assert silo.hello().weight == SAMPLES
 
 
 @pytest.mark.parametrize(("worth", "workers"), [(10, 2), (100, 1), (1000, 1)])

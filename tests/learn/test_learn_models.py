@@ -10,7 +10,8 @@ import torch
 
 from paraaegis.errors import ConfigError, UpdateError
 from paraaegis.learn.models import MODELS, build
-from paraaegis.learn.train import from_vector, save_model, to_vector
+from paraaegis.learn.train import from_vector, to_vector
+from paraaegis.learn.vector import save_state
 
 SHAPES = {"mlp": (8, 8, 1), "cnn": (8, 8, 1), "resnet18": (32, 32, 3)}
 
@@ -127,7 +128,7 @@ def test_a_vector_of_another_length_is_refused():
 def test_plain_torch_loads_a_saved_model(name, tmp_path):
     weights = to_vector(build(name, SHAPES[name], 10, 3))
     path = tmp_path / "model.pt"
-    save_model(path, name, SHAPES[name], 10, weights)
+    save_state(path, build(name, SHAPES[name], 10, 0), weights)
     model = build(name, SHAPES[name], 10, 0)
     model.load_state_dict(torch.load(path, weights_only=True))
     assert np.array_equal(to_vector(model), weights)

@@ -211,7 +211,7 @@ def test_a_client_that_cannot_pay_neither_trains_nor_votes():
     reply = playing.send("client-0", playing.begin(1))
     assert isinstance(reply, ReportOnly)
     assert not isinstance(reply, Ballot)
-    assert playing.silos["client-0"].learner.trained == 0
+    assert playing.learners["client-0"].trained == 0
     assert not any(one.round for one in playing.silos["client-0"].ledger.releases)
 
 

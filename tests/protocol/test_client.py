@@ -9,10 +9,11 @@ import pytest
 
 from hand import Hand, mean
 from paraaegis.crypto.ratchet import Root
-from paraaegis.errors import ParaAegisError, ProtocolError, RunError, UpdateError
+from paraaegis.errors import LearnerError, ParaAegisError, ProtocolError, RunError, UpdateError
 from paraaegis.fixed_point import pack_fixed_point, unpack_fixed_point
 from paraaegis.protocol.binding import MOST_SAMPLES, prove_count
 from paraaegis.protocol.client import start, step
+from paraaegis.protocol.learner import CheckedLearner, check_learners
 from paraaegis.protocol.messages import (
     VERSION,
     Aggregate,
@@ -30,7 +31,7 @@ from paraaegis.protocol.messages import (
 )
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import pack_positions, unpack_positions
-from paraaegis.types import Blob, Payload
+from paraaegis.types import Blob, Learner, Payload
 from toy import ToyLearner, configure, learners_of, wired_of
 
 ME, PEER = "client-0", "client-1"
@@ -45,6 +46,11 @@ WRONG = [("run", "another"), ("method", "dp-fedavg"), ("length", LENGTH + 1), ("
 
 def hand(*settings, updates=UPDATES, **more):
     return Hand(updates, "federation.quorum=1", *(settings or STATIC), **more)
+
+
+def with_learner(silo, facts=None):
+    """The client with its learner made anew."""
+    return replace(silo, learner=CheckedLearner(silo.name, lambda: silo.learner.made, facts or silo.learner.facts))
 
 
 def bits(state):
@@ -234,7 +240,8 @@ def test_counts_are_needed_once():
 def test_a_client_whose_data_changed_within_a_run_sends_nothing():
     playing = hand(*FEDAVG)
     aggregate = playing.round(1)
-    playing.learners[ME].samples = 9
+    joined = playing.silos[ME].learner
+    playing.silos[ME] = with_learner(playing.silos[ME], facts=msgspec.structs.replace(joined.facts, samples=9))
     refused(playing, playing.begin(2, aggregate), "had 10 samples when this run began and has 9 now")
 
 
@@ -354,22 +361,90 @@ def test_an_update_that_is_not_finite_is_refused(settings, bad):
 
 
 @pytest.mark.parametrize(("model", "came"), [
-    (np.zeros(LENGTH + 1, np.float32), r"float32 and shape \(41,\)"),
-    (np.zeros((1, LENGTH), np.float32), r"float32 and shape \(1, 40\)"),
-    (np.zeros(LENGTH), r"float64 and shape \(40,\)"),
+    (np.zeros(LENGTH + 1, np.float32), "40 values, as many as its first model has, got 41"),
+    (np.zeros((1, LENGTH), np.float32), r"one numpy vector of float32, got ndarray of float32 and shape \(1, 40\)"),
+    (np.zeros(LENGTH), r"one numpy vector of float32, got ndarray of float64 and shape \(40,\)"),
+    ([0.0] * LENGTH, "one numpy vector of float32, got list"),
+    (None, "one numpy vector of float32, got NoneType; did it return nothing"),
 ])  # fmt: skip
 def test_what_a_learner_returns_must_be_a_model(model, came):
-    must = f"of client-0's learner must return {LENGTH} values of float32, got an array of {came}"
     playing = hand()
-    playing.learners[ME].train = lambda weights, number: (model, {})
-    refused(playing, playing.begin(1), f"train {must}", UpdateError)
+    for returned in (model, (model, {})):
+        playing.learners[ME].train = lambda weights, number, returned=returned: returned
+        refused(playing, playing.begin(1), f"train of client-0's learner must return .*{came}", LearnerError)
     playing = hand(*FEDAVG)
     first = playing.round(1)
     playing.learners[ME].apply = lambda weights, delta: model
-    refused(playing, playing.begin(2, first), f"apply {must}", UpdateError)
-    playing.learners[ME].initial = lambda: model
-    with pytest.raises(UpdateError, match=f"initial {must}"):
-        start(playing.silos[ME])
+    refused(playing, playing.begin(2, first), f"apply of client-0's learner must return .*{came}", LearnerError)
+
+
+@pytest.mark.parametrize(("returned", "why"), [
+    (([], {}, 1), r"must return \(weights, metrics\) or the weights alone, got 3 values"),
+    ((np.zeros(LENGTH, np.float32), [0.5]), "a dict of numbers by name as metrics, got list"),
+    ((np.zeros(LENGTH, np.float32), {"loss": "low"}), "returned str for 'loss'; return a number"),
+])  # fmt: skip
+def test_metrics_that_are_none_are_refused(returned, why):
+    playing = hand()
+    playing.learners[ME].train = lambda weights, number: returned
+    refused(playing, playing.begin(1), f"client-0's learner .*{why}", LearnerError)
+
+
+def test_an_error_of_a_learner_names_its_client_and_keeps_its_traceback():
+    playing = hand()
+    playing.learners[ME].train = lambda weights, number: {}["labels"]
+    with pytest.raises(LearnerError, match="train in round 1 of client-0's learner failed: KeyError: 'la") as refusal:
+        playing.send(ME, playing.begin(1))
+    assert isinstance(refusal.value.__cause__, KeyError)
+
+
+def test_what_training_measures_goes_to_the_clients_own_log_alone():
+    playing, logged = hand(*FEDAVG), []
+    playing.silos[ME] = replace(playing.silos[ME], log_metrics=lambda *line: logged.append(line))
+    playing.learners[ME].train = lambda weights, number: (weights + 1, {"loss": 0.25, "auc": float("nan")})
+    reply = playing.send(ME, playing.begin(1))
+    assert logged == [("train", 1, {"loss": 0.25})]
+    assert reply.report.metrics == {}
+
+
+@pytest.mark.parametrize(("state", "why"), [([1.0], "a dict of numpy arrays"), ({"step": 3}, "a dict of numpy arrays")])
+def test_a_state_that_cannot_be_stored_is_refused(state, why):
+    playing = hand()
+    playing.learners[ME].state = lambda: state
+    with pytest.raises(LearnerError, match=f"state of client-0's learner must return {why}"):
+        playing.silos[ME].learner.state()
+
+
+def test_a_first_model_that_changes_is_refused():
+    """As at a node, which makes its learner again for every message."""
+    playing = hand()
+    silo = with_learner(playing.silos[ME])
+    playing.learners[ME].initial = lambda: np.ones(LENGTH, np.float32)
+    with pytest.raises(LearnerError, match=r"first model of client-0 .*torch\.manual_seed"):
+        start(silo)
+
+
+@pytest.mark.parametrize("samples", [0, -1, 2.5, None, True])
+def test_samples_must_be_a_count(samples):
+    learner = ToyLearner(np.ones((1, 3)))
+    learner.samples = samples
+    with pytest.raises(LearnerError, match="samples of a's learner must be a whole number of at least 1"):
+        check_learners({"a": learner})
+
+
+def test_a_learner_needs_three_things_alone():
+    class Least(Learner):
+        samples = 3
+
+        def initial(self):
+            return np.zeros(4, np.float32)
+
+        def train(self, weights, number):
+            return weights + 1
+
+    (learner,) = check_learners({"a": Least()}).values()
+    trained, metrics = learner.train(learner.initial(), 1)
+    assert learner.apply(trained, trained).tolist() == [2.0] * 4
+    assert (metrics, learner.evaluate(trained), learner.state()) == ({}, {}, {})
 
 
 def test_an_update_beyond_the_reach_of_ckks_is_refused_and_nothing_leaves():
@@ -384,7 +459,7 @@ def test_a_client_with_too_few_samples_does_not_join():
 
 
 def test_a_client_without_samples_does_not_join():
-    with pytest.raises(ProtocolError, match="client-0 has no samples"):
+    with pytest.raises(LearnerError, match="samples of client-0's learner must be a whole number of at least 1"):
         hand(*FEDAVG, samples=[0, 10])
 
 
@@ -583,7 +658,8 @@ def test_the_first_model_is_the_learners():
     learner = ToyLearner(np.ones((1, 3)))
     learner.initial = lambda: np.array([1, 2, 3], dtype=np.float32)
     playing = Hand(np.ones((1, 3)))
-    assert start(replace(playing.silos[ME], learner=learner)).weights.tolist() == [1, 2, 3]
+    checked = check_learners({ME: learner})[ME]
+    assert start(replace(playing.silos[ME], learner=checked)).weights.tolist() == [1, 2, 3]
 
 
 # What the server says about weights, sums and the vote

@@ -15,6 +15,7 @@ from paraaegis.crypto.sealed_box import new_pair, unseal
 from paraaegis.engines.local import LocalTransport
 from paraaegis.errors import CryptoError, DriftError, LostTrustError, ProtocolError, RunError
 from paraaegis.protocol.client import start
+from paraaegis.protocol.learner import CheckedLearner
 from paraaegis.protocol.messages import (
     VERSION,
     Aggregate,
@@ -99,12 +100,18 @@ def test_a_model_that_drifted_stops_the_run_by_name(settings):
         served(playing, drift)
 
 
+def joins_with(playing, **changed):
+    silo = playing.silos["client-2"]
+    facts = msgspec.structs.replace(silo.learner.facts, **changed)
+    playing.silos["client-2"] = replace(silo, learner=CheckedLearner(silo.name, lambda: silo.learner.made, facts))
+
+
 def other_model(playing):
-    playing.learners["client-2"].initial = lambda: np.ones(LENGTH, dtype=np.float32)
+    joins_with(playing, model="0" * 64)
 
 
 def other_length(playing):
-    playing.learners["client-2"].initial = lambda: np.zeros(LENGTH + 1, dtype=np.float32)
+    joins_with(playing, length=LENGTH + 1, model="1" * 64)
 
 
 def other_key(playing):

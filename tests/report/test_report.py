@@ -223,10 +223,11 @@ def test_runs_on_different_data_have_figures_of_their_own(comparison, tmp_path):
     assert "Accuracy against time" in figures(collect([comparison])[0])
     shutil.copytree(comparison, tmp_path / "copy")
     config = tmp_path / "copy" / "fedavg--iid--seed0" / "config.toml"
-    config.write_text(config.read_text().replace('split = "iid"', 'split = "dirichlet"'))
+    built_in = config.read_text().replace('learner = "passed to federate"', "")
+    config.write_text(built_in + '[data]\nsplit = "dirichlet"\n')
     runs, _ = collect([tmp_path / "copy"])
     drawn = figures(runs)
-    for split in ("iid", "dirichlet-0.5"):
+    for split in ("own", "dirichlet-0.5"):
         for cost in ("time", "bytes"):
             _, *points = drawn[f"Accuracy against {cost}, {split}"]["data"]
             assert [point["name"] for point in points] == [run.label for run in runs if run.split == split]

@@ -113,7 +113,7 @@ class Hand:
 
     def sum(self, number: int, uploads: Mapping[str, Upload], positions: Blob | None = None) -> Aggregate:
         """What an honest server makes of these uploads."""
-        total = self.wired.server.open(self.parameters.round_id(number), self.parameters.k(number))
+        total = self.wired.server.new_sum(self.parameters.round_id(number), self.parameters.k(number))
         for upload in uploads.values():
             total.add(upload.payload)
         nonces, tags = [one.nonce for one in uploads.values()], [one.tag for one in uploads.values()]

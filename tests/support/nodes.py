@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blobs import SAMPLES, make_learner
+from blobs import SAMPLES
 from paraaegis.config import Config, make_config
 from paraaegis.deploy.answer import answer
 from paraaegis.deploy.local_federation import lay_out
@@ -26,7 +26,7 @@ from paraaegis.runs.check import resolve
 
 LENGTH = 120
 BASE = ("privacy.noise=secret", "privacy.calibration=tight", f"federation.min_samples={SAMPLES}", "privacy.epsilon=8.0",
-        "protect.ratio=0.2", "engine.processes=1")  # fmt: skip
+        "protect.ratio=0.2", "engine.processes=1", "learner=blobs:make_learner")  # fmt: skip
 Meddle = Callable[[str, Message, Callable[[], Frames]], Frames | None]
 
 
@@ -43,8 +43,8 @@ class Nodes:
 
         self.views: set[str] = set()  # what clients believed in each round
 
-    def node(self, name: str, holdout: bool = False) -> DeployedClient:
-        return DeployedClient(name, self.folders[name], make_learner, holdout=holdout)
+    def node(self, name: str) -> DeployedClient:
+        return DeployedClient(name, self.folders[name])
 
     def ask(self, name: str, message: Message) -> Message:
         reply = unpack(answer(self.node(name), pack(message)))

@@ -152,10 +152,5 @@ def cells_of_files(paths: Iterable[Path], settings: Sequence[str] = ()) -> list[
     cells = []
     for path in paths:
         config = load_config(path, settings)
-        cells.append(Cell(path.stem, split_name(config), config.seed, config))
+        cells.append(Cell(path.stem, config.split, config.seed, config))
     return _distinct(cells)
-
-
-def split_name(config: Config) -> str:
-    """The name of a split in tables."""
-    return "iid" if config.data.split == "iid" else f"dirichlet-{config.data.alpha:g}"

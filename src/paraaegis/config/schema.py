@@ -22,7 +22,9 @@ Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
 MOST = 1e30  # float32 soon overflows beyond it
-HERE = ("engine.", "data.folder", "privacy.attempts")  # keys that change no result and may differ between silos
+# Keys that change no result or may differ between silos.
+HERE = ("engine.", "data.folder", "privacy.attempts", "learner")
+PASSED = "passed to federate"  # the `learner` of a run whose learners are objects
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,6 +154,7 @@ class Config(Section, frozen=True):
     """A whole configuration."""
 
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1), "seed of models, splits, sampling and seeded noise"] = 0
+    learner: Annotated[str, "your own model and data, as module:function; empty: the tables data and model"] = ""
     federation: Federation = Federation()
     data: Data = Data()
     model: Model = Model()
@@ -175,6 +178,29 @@ class Config(Section, frozen=True):
         """Clients per round."""
         return max(1, round(self.federation.fraction * self.federation.clients))
 
+    @property
+    def subject(self) -> str:
+        """What is trained, for titles."""
+        return f"learners {self.learner}" if self.learner else f"{self.data.name}, {self.model.name}"
+
+    @property
+    def split(self) -> str:
+        """The name of its data split, for tables."""
+        if self.learner:
+            return "own"
+        return "iid" if self.data.split == "iid" else f"dirichlet-{self.data.alpha:g}"
+
+    def tables(self) -> dict[str, Any]:
+        """Its tables as they are written to a file; with your own learner, without those that it does not use."""
+        tables: dict[str, Any] = msgspec.to_builtins(self)
+        if not self.learner:
+            del tables["learner"]
+            return tables
+        del tables["model"]
+        tables["data"] = {key: value for key, value in tables["data"].items() if key == "folder" and value}
+        unused = [name for name, default in (("train", Train()), ("data", Data())) if getattr(self, name) == default]
+        return {name: table for name, table in tables.items() if name not in unused}
+
     def filled(self, other: Config) -> Config:
         """The same configuration; values that it leaves for a run to fill in are taken from `other`."""
         mine, theirs = self.federation, other.federation
@@ -186,7 +212,9 @@ class Config(Section, frozen=True):
     def digest(self) -> str:
         """A fingerprint of everything that changes a result, equal for all who take part."""
         relevant = msgspec.to_builtins(self)
-        del relevant["engine"], relevant["data"]["folder"], relevant["privacy"]["attempts"]
+        del relevant["engine"], relevant["data"]["folder"], relevant["privacy"]["attempts"], relevant["learner"]
+        if self.learner:
+            relevant["learner"] = "own"  # silos may name their code as they like
         if not self.federation.names:
             del relevant["federation"]["names"]
         return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()
@@ -194,6 +222,7 @@ class Config(Section, frozen=True):
 
 def _refuse_contradictions(config: Config) -> None:
     federation = config.federation
+    _check_learner(config)
     if federation.quorum > config.sampled:
         raise ConfigError(
             f"federation.quorum must be at most the {plural(config.sampled, 'client')} of a round, "
@@ -211,6 +240,27 @@ def _refuse_contradictions(config: Config) -> None:
         if value > MOST:
             raise ConfigError(f"{key} must be at most {MOST:g}, got {value:g}")
     _refuse_contradictory_privacy(config)
+
+
+def _check_learner(config: Config) -> None:
+    """Refuse a learner that cannot be found, and tables that it would ignore."""
+    learner = config.learner
+    if not learner:
+        return
+    module, _, function = learner.partition(":")
+    if learner != PASSED and not (function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise ConfigError(
+            'learner has the form "module:function", such as "hospital:make" for the function make(config, client) in '
+            f"hospital.py, got {learner!r}"
+        )
+    ignored = {"model": config.model, "data": msgspec.structs.replace(config.data, folder="")}
+    for table, section in ignored.items():
+        for key, value in msgspec.structs.asdict(section).items():
+            if value != getattr(type(section)(), key):
+                raise ConfigError(
+                    f"{table}.{key} = {value!r} has no effect, since learner = {learner!r} brings its own model "
+                    "and data; remove one of the two"
+                )
 
 
 def _refuse_contradictory_privacy(config: Config) -> None:

@@ -1,4 +1,4 @@
-"""The Flower app: a server that reads its run's folder, and clients for the built-in data sets."""
+"""The Flower app: a server that reads its run's folder, and clients that read theirs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paraaegis.config import Config
-from paraaegis.deploy.node import (
-    DeployedClient,
-    MakeLearner,
-    SaveModel,
-    evaluators,
-    load_resolved,
-)
+from paraaegis.deploy.node import DeployedClient, load_resolved
 from paraaegis.engines.flower.client import ClientApp, make_client_app
 from paraaegis.engines.flower.server import FlowerTransport, OpenTransport, ServerApp, make_server_app
 from paraaegis.engines.transport import States, Transport
@@ -23,15 +17,14 @@ from paraaegis.errors import BusyError, ConfigError, RunError
 from paraaegis.methods import method_of
 from paraaegis.protocol.parameters import RunParameters
 from paraaegis.protocol.state import ServerState
-from paraaegis.runs.assemble import make_parameters
+from paraaegis.runs.assemble import evaluators_of, make_parameters
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.run import Connect, carry_out
-from paraaegis.types import Learner, Vector
 
 _log = logging.getLogger(__name__)
 
 
-def server_app(holdout: bool = True) -> ServerApp:
+def server_app() -> ServerApp:
     """The server of a federation: run-config `folder` names the run's folder, which holds config.toml."""
 
     def run(open_transport: OpenTransport, settings: Mapping[str, Any]) -> None:
@@ -45,7 +38,7 @@ def server_app(holdout: bool = True) -> ServerApp:
                 if folder.read_result() is None or folder.checkpoint.exists():
                     method_of(config).check(config)
                     transport = open_transport(config.engine.deadline, config.federation.quorum, _log.info)
-                    carry_out(config, folder, _connector(config, folder, transport, holdout))
+                    carry_out(config, folder, _connector(config, folder, transport))
         except BusyError:
             raise  # error.txt belongs to the other process
         except Exception as error:
@@ -56,7 +49,7 @@ def server_app(holdout: bool = True) -> ServerApp:
     return make_server_app(run)
 
 
-def _connector(config: Config, folder: RunFolder, transport: FlowerTransport, holdout: bool) -> Connect:
+def _connector(config: Config, folder: RunFolder, transport: FlowerTransport) -> Connect:
     """Connect a run to its nodes: wait for them, relay keys, learn the length of their model."""
 
     @contextmanager
@@ -72,17 +65,13 @@ def _connector(config: Config, folder: RunFolder, transport: FlowerTransport, ho
         transport.enrol(present)
         length = transport.length(present)
         method_of(config).check(config, length)
-        yield make_parameters(config, names, length, evaluators(config, holdout), state.run), transport
+        yield make_parameters(config, names, length, evaluators_of(config, names), state.run), transport
 
     return connect
 
 
-def client_app(
-    make_learner: MakeLearner,
-    holdout: bool = True,
-    save_model: SaveModel | None = None,
-) -> ClientApp:
-    """A silo's client with its own learner; node-config `name` and `folder` give its name and its folder.
+def client_app() -> ClientApp:
+    """A silo's client; node-config `name` and `folder` give its name and its folder, whose config.toml is its own.
 
     `simulation=true` there permits seeded noise, which protects nobody.
     """
@@ -92,23 +81,10 @@ def client_app(
             if key not in settings:
                 raise ConfigError(f'the node\'s --node-config needs {key}="…", got {sorted(settings)}')
         name, folder = str(settings["name"]), Path(str(settings["folder"]))
-        return DeployedClient(name, folder, make_learner, holdout, bool(settings.get("simulation", False)), save_model)
+        return DeployedClient(name, folder, bool(settings.get("simulation", False)))
 
     return make_client_app(open_node)
 
 
-def built_in(config: Config, name: str) -> Learner:
-    """The learner of one client of a built-in data set."""
-    from paraaegis.runs.experiment import torch_experiment
-
-    return torch_experiment(config, only=name).learners[name]
-
-
-def _save(config: Config, path: Path, weights: Vector) -> None:
-    from paraaegis.runs.experiment import torch_experiment
-
-    torch_experiment(config, only="").save_model(path, weights)
-
-
-server = server_app(holdout=False)
-client = client_app(built_in, holdout=False, save_model=_save)
+server = server_app()
+client = client_app()

@@ -19,9 +19,11 @@ from paraaegis.engines.flower.processes import FlowerProcesses, check_installed,
 from paraaegis.errors import RunError
 from paraaegis.files import write_whole
 from paraaegis.plural import plural
+from paraaegis.protocol.learner import check_learners
 from paraaegis.runs.assemble import make_keys
-from paraaegis.runs.check import check_early
+from paraaegis.runs.check import check_early, resolve
 from paraaegis.runs.folder import RunFolder, write_config
+from paraaegis.runs.learners import make_learners
 from paraaegis.runs.result import Result, read_done, read_whole
 from paraaegis.runs.run import OnRecord
 from paraaegis.version import __version__
@@ -91,6 +93,9 @@ def _begun(nodes: Mapping[str, Path]) -> bool:
 def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
     """Folders for the server and every silo, each with what it needs and nothing more."""
     check_early(config)
+    if config.learner:
+        learners = check_learners(make_learners(config))
+        return lay_out(resolve(config, [learner.samples for learner in learners.values()]), out, fresh)
     from paraaegis.runs.experiment import torch_experiment, warn_of_range
 
     warn_of_range(config)
@@ -168,7 +173,8 @@ def gather(folder: RunFolder, nodes: dict[str, Path]) -> None:
         )
     if ledgers:
         write_whole(folder.ledger, lambda file: file.write(content))
-    models = [node / "model.pt" for node in nodes.values() if (node / "model.pt").exists()]
+    models = [model for node in nodes.values() for name in ("model.pt", "model.npy") if (model := node / name).exists()]
     if models:
-        shutil.copyfile(models[0], folder.model)
-        folder.model.chmod(0o600)
+        copied = folder.path / models[0].name
+        shutil.copyfile(models[0], copied)
+        copied.chmod(0o600)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from numpy.typing import NDArray
 
 from paraaegis.config import Config, load_config, meant
 from paraaegis.crypto.enrol import KeyRequest
@@ -20,70 +18,30 @@ from paraaegis.crypto.ratchet import Root
 from paraaegis.deploy.answer import answer
 from paraaegis.deploy.key_folder import KeyFolder
 from paraaegis.deploy.store import most_spent
-from paraaegis.errors import ConfigError, KeyFileError, RunError, UpdateError
+from paraaegis.errors import ConfigError, KeyFileError, RunError
 from paraaegis.files import write_whole
 from paraaegis.methods import method_of
-from paraaegis.plural import plural
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.client_context import ClientContext
+from paraaegis.protocol.learner import CheckedLearner, LearnerFacts, introduce
 from paraaegis.protocol.messages import Frames
 from paraaegis.protocol.state import ClientState
-from paraaegis.runs.assemble import make_client, make_parameters, short_name
+from paraaegis.runs.assemble import evaluators_of, make_client, make_parameters, short_name
 from paraaegis.runs.check import resolve
-from paraaegis.types import Arrays, Learner, Metrics, Vector
+from paraaegis.runs.learners import find_maker, importable, save_model
+from paraaegis.runs.metrics_log import MetricsLog
+from paraaegis.types import Learner
 
 WORTH = 500_000  # values that one process encrypts in about the time another takes to start
-MakeLearner = Callable[[Config, str], Learner]
-SaveModel = Callable[[Config, Path, Vector], None]
 
 
-class _Facts(msgspec.Struct):
+class _Introduced(msgspec.Struct):
+    """What a node said of itself when it last introduced itself."""
+
     config: str
-    length: int
-    samples: int
-
-
-class LazyLearner:
-    """A learner that is built when it is first needed: half of a round's messages do not need it."""
-
-    def __init__(self, make: Callable[[], Learner], samples: int) -> None:
-        self._make, self.samples = make, samples
-
-    @cached_property
-    def made(self) -> Learner:
-        """The learner itself; refused if its data has changed since the node introduced itself."""
-        learner = self._make()
-        if learner.samples != self.samples:
-            raise UpdateError(
-                f"this silo has {plural(learner.samples, 'sample')} now and had {self.samples} when its node "
-                "introduced itself; restart the run, so that all clients agree on weights again"
-            )
-        return learner
-
-    def initial(self) -> Vector:
-        """See Learner."""
-        return self.made.initial()
-
-    def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
-        """See Learner."""
-        return self.made.train(weights, number)
-
-    def apply(self, weights: Vector, delta: Vector) -> Vector:
-        """See Learner."""
-        return self.made.apply(weights, delta)
-
-    def evaluate(self, weights: Vector) -> Metrics:
-        """See Learner."""
-        return self.made.evaluate(weights)
-
-    def state(self) -> Arrays:
-        """See Learner."""
-        return self.made.state()
-
-    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See Learner."""
-        self.made.load(state)
+    learner: str
+    facts: LearnerFacts
 
 
 def load_resolved(path: Path) -> Config:
@@ -96,16 +54,13 @@ def load_resolved(path: Path) -> Config:
 class DeployedClient:
     """One silo: its folder holds config.toml, keys, identity, ledger.jsonl and the states of its runs.
 
-    `make_learner` receives the configuration and the client's name. With `holdout` every client evaluates on its own
-    hold-out data; otherwise the first one does, on public data. Seeded noise is refused except in a `simulation`.
+    Its configuration names its learner, which may differ between silos. Seeded noise is refused except in a
+    `simulation`.
     """
 
     name: str
     folder: Path
-    make_learner: MakeLearner
-    holdout: bool = True
     simulation: bool = False
-    save_model: SaveModel | None = None
 
     @cached_property
     def config(self) -> Config:
@@ -121,29 +76,40 @@ class DeployedClient:
             raise ConfigError('privacy.noise is "seeded", which protects nobody: set it to "secret", in every silo')
         return config
 
+    @property
+    def holdout(self) -> bool:
+        """Whether it evaluates on its own hold-out data, as its own learner does."""
+        return bool(self.config.learner)
+
     @cached_property
-    def learner(self) -> LazyLearner:
+    def learner(self) -> CheckedLearner:
         """The silo's model and data, loaded when they are first needed."""
-        return LazyLearner(lambda: self._made, self._facts.samples)
+        return CheckedLearner(self.name, lambda: self._made, self._facts)
 
     @cached_property
     def _made(self) -> Learner:
-        return self.make_learner(self.config, self.name)
+        if self.config.learner:
+            importable(self.folder)
+            return find_maker(self.config)(self.config, self.name)
+        from paraaegis.runs.experiment import torch_experiment
+
+        return torch_experiment(self.config, only=self.name).learners[self.name]
 
     @cached_property
-    def _facts(self) -> _Facts:
+    def _facts(self) -> LearnerFacts:
         """What every message needs to know about the learner, as of the node's last introduction."""
         path = self.folder / "facts.json"
         if path.exists():
-            facts = msgspec.json.decode(path.read_bytes(), type=_Facts)
-            if facts.config == self.config.digest():
-                return facts
-        return self._find_facts()
+            with suppress(msgspec.DecodeError, msgspec.ValidationError):  # written by an earlier version
+                known = msgspec.json.decode(path.read_bytes(), type=_Introduced)
+                if (known.config, known.learner) == (self.config.digest(), self.config.learner):
+                    return known.facts
+        return self._introduce()
 
-    def _find_facts(self) -> _Facts:
-        made = self._made
-        facts = _Facts(config=self.config.digest(), length=int(made.initial().size), samples=made.samples)
-        write_whole(self.folder / "facts.json", lambda file: file.write(msgspec.json.encode(facts)))
+    def _introduce(self) -> LearnerFacts:
+        facts, _ = introduce(self.name, self._made)
+        introduced = _Introduced(config=self.config.digest(), learner=self.config.learner, facts=facts)
+        write_whole(self.folder / "facts.json", lambda file: file.write(msgspec.json.encode(introduced)))
         return facts
 
     @property
@@ -153,7 +119,7 @@ class DeployedClient:
     def card(self) -> dict[str, str | int | bytes | bool]:
         """The node's introduction: name, length of the model, and what enrolment needs. Reads the data again."""
         secrets = self._secrets
-        length = self._find_facts().length
+        length = self._introduce().length
         identity: dict[str, str | bytes] = {"name": self.name, "public": secrets.public, "key_id": secrets.key_id}
         return {**identity, "length": length, "leads": secrets.leads}
 
@@ -194,7 +160,7 @@ class DeployedClient:
         length = self._facts.length
         method = method_of(config)
         method.check(config, length)
-        parameters = make_parameters(config, config.names, length, evaluators(config, self.holdout), run)
+        parameters = make_parameters(config, config.names, length, evaluators_of(config, config.names), run)
         with SecretPool(config.engine.processes) as pool:
             half = method.client(config, pool)
             encrypted = parameters.k(1) if half.votes else length
@@ -204,7 +170,7 @@ class DeployedClient:
                 make_client(config, parameters, self.name, self.learner, keys, half, ledger, self.holdout, identity),
                 erase_root=self._erase_root,
                 report_fields=self._report_fields(config),
-                log_metrics=lambda number, metrics: self._log_metrics(run, number, metrics),
+                log_metrics=MetricsLog(self.folder / "metrics.jsonl").of(run=run),
             )
 
     def _ledger(self, config: Config) -> Ledger:
@@ -231,11 +197,6 @@ class DeployedClient:
         shared = {"metrics": metrics or simulated, "seconds": config.engine.share_seconds or simulated}
         return frozenset(name for name, included in shared.items() if included)
 
-    def _log_metrics(self, run: str, number: int, metrics: Metrics) -> None:
-        """Write metrics to a file of this silo, whether or not the server gets them."""
-        with (self.folder / "metrics.jsonl").open("ab") as file:
-            file.write(msgspec.json.encode({"run": run, "round": number, "metrics": metrics}) + b"\n")
-
     def _erase_root(self, root: Root) -> None:
         """Erase the root of a run that begins; with seeded noise, which must be replayable, it is kept."""
         if self.config.privacy.noise == "secret":
@@ -243,10 +204,4 @@ class DeployedClient:
 
     def finished(self, state: ClientState) -> None:
         """Save the final model."""
-        if self.save_model is not None:
-            self.save_model(self.config, self.folder / "model.pt", state.weights)
-
-
-def evaluators(config: Config, holdout: bool) -> tuple[str, ...]:
-    """Who reports metrics: every client on its own hold-out data, or the first one on public data."""
-    return config.names if holdout else config.names[:1]
+        save_model(self._made, self.folder / "model.pt", state.weights)

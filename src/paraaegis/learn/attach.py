@@ -7,6 +7,7 @@ import io
 import math
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
-from paraaegis.learn.vector import check_length, floats, from_vector, integers, spans_of, to_vector
+from paraaegis.learn.vector import check_length, floats, from_vector, integers, save_state, spans_of, to_vector
 from paraaegis.types import Arrays, Metrics, Vector
 
 Train: TypeAlias = Callable[..., Mapping[str, float] | None]  # of the model, or of the model and the round
@@ -138,10 +139,9 @@ class TorchAttachment:
             reason = str(error).partition("\n")[0]
             raise RunError(f"the stored state of a learner does not fit this one: {reason}") from error
 
-    def save(self, weights: Vector) -> dict[str, Tensor]:
-        """A `state_dict` of the model with these weights."""
-        from_vector(self.model, weights)
-        return {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+    def save(self, path: Path, weights: Vector) -> None:
+        """Write the model with these weights as a `state_dict`, for `torch.load(path, weights_only=True)`."""
+        save_state(path, self.model, weights)
 
     def _vector(self, method: str) -> Vector:
         size = sum(tensor.numel() for tensor in floats(self.model).values())

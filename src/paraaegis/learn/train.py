@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from torch import Tensor, nn
 from paraaegis.errors import ConfigError, DataError
 from paraaegis.learn.augment import draw_crops, resample
 from paraaegis.learn.optimizer import make_optimizer, remember, restore
-from paraaegis.learn.vector import check_length, from_vector, save_model, spans_of, to_vector
+from paraaegis.learn.vector import check_length, from_vector, save_state, spans_of, to_vector
 from paraaegis.types import Arrays, Metrics, Vector
 
-__all__ = ["TorchLearner", "default_device", "from_vector", "gpu_name", "save_model", "to_vector"]
+__all__ = ["TorchLearner", "default_device", "from_vector", "gpu_name", "to_vector"]
 
 TEST_BATCH = 200  # with 500 photographs of 128×128 pixels, ResNet-18 takes gigabytes and is no faster on a CPU
 TEST_BATCH_CUDA = 500
@@ -77,16 +78,12 @@ class TorchLearner:
         self._statistics = spans_of(self._model, "running_mean", "running_var")
         self._variances = spans_of(self._model, "running_var")
         self._images, self._labels = self._place(images, labels)
+        self.samples = len(labels)
         self._test = None if test is None else self._place(*test)
         self._epochs, self._batch, self._augment, self._batches = epochs, batch, augment, batches
         self._scale = self._channels(1 / (255 * np.array(std)))
         self._shift = self._channels(-np.array(mean) / np.array(std))
         self._prepare()
-
-    @property
-    def samples(self) -> int:
-        """The number of training samples."""
-        return len(self._labels)
 
     def initial(self) -> Vector:
         """Return the initial model."""
@@ -146,6 +143,10 @@ class TorchLearner:
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Load a state that `state` returned; nothing is loaded if it does not fit."""
         restore(self._model, self._optimizer, self._optimizer_name, state)
+
+    def save(self, path: Path, weights: Vector) -> None:
+        """Write the model with these weights so that plain torch can load it."""
+        save_state(path, self._model, weights)
 
     def _prepare(self) -> None:
         """Hook for subclasses, called at the end of construction."""

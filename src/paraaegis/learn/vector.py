@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from paraaegis.errors import UpdateError
-from paraaegis.learn.models import Shape, build
 from paraaegis.types import Vector
 
 
@@ -73,13 +72,13 @@ def check_length(vector: Vector, length: int) -> None:
         raise UpdateError(f"this model needs a vector of {length} values, got shape {vector.shape}")
 
 
-def save_model(path: Path, model_name: str, shape: Shape, classes: int, weights: Vector) -> None:
-    """Write a `state_dict` for `build(...).load_state_dict(torch.load(path, weights_only=True))`."""
-    model = build(model_name, shape, classes, seed=0)
+def save_state(path: Path, model: nn.Module, weights: Vector) -> None:
+    """Write the model with these weights as a `state_dict` on the CPU, for `torch.load(path, weights_only=True)`."""
     from_vector(model, weights)
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
         try:
-            torch.save(model.state_dict(), file)
+            torch.save(state, file)
             Path(file.name).replace(path)
         finally:
             Path(file.name).unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from paraaegis.crypto.mac import warm
 from paraaegis.crypto.shuffle import digest
-from paraaegis.errors import ForgedError, ProtocolError, UpdateError
+from paraaegis.errors import ForgedError, ProtocolError
 from paraaegis.parallel import in_background
 from paraaegis.privacy.ledger import METRICS, SECONDS
 from paraaegis.protocol import round as algorithm
@@ -38,12 +38,11 @@ from paraaegis.protocol.shares import sum_shares
 from paraaegis.protocol.single_flight import Stopwatch
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.voting import unpack_positions
-from paraaegis.types import Metrics
 
 
 def start(client: ClientContext) -> ClientState:
     """The state before the first round."""
-    return ClientState(weights=algorithm.checked(client.learner.initial(), client, "initial"))
+    return ClientState(weights=client.learner.initial())
 
 
 def step(
@@ -172,24 +171,14 @@ def _catch_up(
             f"{client.name} needs the aggregates of rounds {state.applied + 1} to {until}, got {numbers}"
         )
     with watch("evaluate"):
-        metrics = _measured(client, state) if state.applied else {}
+        metrics = client.learner.evaluate(state.weights) if state.applied else {}
     if metrics:
-        client.log_metrics(state.applied, metrics)
+        client.log_metrics("evaluate", state.applied, metrics)
     if "metrics" not in client.report_fields:
         metrics = {}
     released = ([METRICS] if metrics and client.holdout else []) + ([SECONDS] if client.reports_seconds else [])
     client.ledger.record(client.releases(state.applied, 0, released))
     return state, Report(state.applied, metrics, client.timed(watch))
-
-
-def _measured(client: ClientContext, state: ClientState) -> Metrics:
-    metrics = client.learner.evaluate(algorithm.read_only(state.weights))
-    try:
-        return {str(name): float(value) for name, value in metrics.items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        kind = type(metrics).__name__
-        kinds = {type(one).__name__ for one in metrics.values()} if isinstance(metrics, dict) else kind
-        raise UpdateError(f"evaluate of {client.name} must return a dict of numbers by name, got {kinds}") from error
 
 
 def _check_begin(client: ClientContext, state: ClientState, message: Begin) -> None:

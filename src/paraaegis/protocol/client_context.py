@@ -15,12 +15,13 @@ from paraaegis.crypto.sealed_box import agree, new_pair, seal, unseal
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
 from paraaegis.errors import CryptoError, ForgedError
 from paraaegis.privacy.ledger import Exposure, Ledger, Release, releases_of
+from paraaegis.protocol.learner import CheckedLearner
 from paraaegis.protocol.messages import VERSION
 from paraaegis.protocol.parameters import RunParameters
 from paraaegis.protocol.partition import Partition, places_of
 from paraaegis.protocol.protect import ClientHalf
 from paraaegis.protocol.single_flight import SingleFlight, Stopwatch
-from paraaegis.types import Learner, Mask, Metrics, Order, Places
+from paraaegis.types import Mask, Metrics, Order, Places
 
 Draw = Callable[[int, int], np.random.Generator]  # for a round and attempt
 
@@ -35,7 +36,7 @@ class ClientContext:
     name: str
     parameters: RunParameters
     half: ClientHalf
-    learner: Learner
+    learner: CheckedLearner
     root: Root
     noise: Draw
     votes: Draw
@@ -47,7 +48,8 @@ class ClientContext:
     simulated: bool = True  # whether its noise can be replayed
     holdout: bool = False  # whether it evaluates on its own hold-out data
     report_fields: frozenset[str] = frozenset({"metrics", "seconds"})  # what its reports include
-    log_metrics: Callable[[int, Metrics], None] = lambda _number, _metrics: None  # for this client's own records
+    # For this client's own records: of `train` or `evaluate`, in a round.
+    log_metrics: Callable[[str, int, Metrics], None] = lambda _method, _number, _metrics: None
     identity: tuple[bytes, bytes] = field(default_factory=new_pair, repr=False)  # private and public
     roster: Mapping[str, bytes] = field(default_factory=dict)  # every client's public identity key
 

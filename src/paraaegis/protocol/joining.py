@@ -10,13 +10,11 @@ import numpy as np
 
 from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.crypto.sealed_box import new_pair, public_of
-from paraaegis.crypto.shuffle import digest
-from paraaegis.errors import ForgedError, ProtocolError, UpdateError
+from paraaegis.errors import ForgedError, ProtocolError
 from paraaegis.privacy.ledger import SAMPLES
 from paraaegis.protocol.binding import proof_of_keys, prove_count, prove_one_time_key, verify_one_time_key
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.messages import Hello, OneTimeKey, Rescue, RollCall, Snapshot, SnapshotRequest, expect
-from paraaegis.protocol.round import checked
 from paraaegis.protocol.state import ClientState
 from paraaegis.types import Blob
 
@@ -47,7 +45,7 @@ def hello(client: ClientContext, state: ClientState, message: RollCall) -> tuple
     return replace(state, once=once), Hello(
         round_id=round_id,
         config=parameters.config,
-        model=digest(client.learner.initial()).hex(),
+        model=client.learner.facts.model,
         weight=parameters.weight(samples),
         joined=state.joined,
         root=state.root,
@@ -109,10 +107,12 @@ def apply_rescue(client: ClientContext, state: ClientState, rescue: Rescue | Non
     opened = client.open_from(rescue.sender, bytes(rescue.sealed.view), "model", rescue.applied, once=state.once)
     try:
         given = msgspec.msgpack.decode(opened, type=SnapshotContent)
-        weights = checked(np.frombuffer(given.weights, dtype=np.float32), client, "snapshot")
+        weights = np.frombuffer(given.weights, dtype=np.float32)
         keys = Ratchet.decoded(given.keys)
-    except (msgspec.DecodeError, ValueError, UpdateError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
         raise ForgedError from error
+    if weights.size != client.parameters.length:
+        raise ForgedError
     if given.chains[: len(state.chains)] != state.chains:  # not the past that this client was told
         raise ForgedError
     _erase_given_root(client, given)

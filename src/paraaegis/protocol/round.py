@@ -144,8 +144,10 @@ def apply_outcome(client: ClientContext, state: ClientState, aggregate: Aggregat
 
 def train(client: ClientContext, state: ClientState, number: int) -> Vector:
     """Lines 5 and 6: train K epochs. Returns the update u, including what earlier rounds withheld."""
-    trained, _ = client.learner.train(read_only(state.weights), number)
-    update: Vector = checked(trained, client, "train") - state.weights
+    trained, metrics = client.learner.train(state.weights, number)
+    if metrics:
+        client.log_metrics("train", number, metrics)
+    update: Vector = trained - state.weights
     if state.residual is not None:
         update += state.residual
     if not np.isfinite(update).all():
@@ -222,30 +224,13 @@ def apply(client: ClientContext, state: ClientState, delta: Vector | None, aggre
     """Line 22, and the new residual: what the upload left out or, if it was not counted, the whole update."""
     weights = state.weights
     if delta is not None:
-        weights = checked(client.learner.apply(read_only(weights), read_only(delta)), client, "apply")
+        weights = client.learner.apply(weights, delta)
     residual = state.residual
     if state.number == aggregate.number and client.half.carries and state.update is not None:
         sent = state.phase == "sent" and state.attempt == aggregate.attempt
         residual = state.next_residual if sent and client.name in aggregate.clients else state.update
     keys = state.keys.at(aggregate.number + 1, 0)  # this round's keys are no longer needed
     return replace(state, weights=weights, residual=residual, applied=aggregate.number, held=keys, pinned="")
-
-
-def checked(vector: Vector, client: ClientContext, method: str) -> Vector:
-    """The vector that a learner's method returned, if it has a model's length and type."""
-    if vector.shape != (client.parameters.length,) or vector.dtype != np.float32:
-        raise UpdateError(
-            f"{method} of {client.name}'s learner must return {client.parameters.length} values of float32, got an "
-            f"array of {vector.dtype} and shape {vector.shape}"
-        )
-    return vector
-
-
-def read_only(vector: Vector) -> Vector:
-    """A view that a learner cannot write to: a model changed in place would look as if nothing had been learnt."""
-    view = vector.view()
-    view.flags.writeable = False
-    return view
 
 
 def serve_round(server: RoundServer, number: int) -> Steps:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from paraaegis.comparisons.preset import split_name
 from paraaegis.config import Config
 from paraaegis.errors import ParaAegisError, RunError
 from paraaegis.methods import METHODS
@@ -61,7 +60,7 @@ class Run:
     @property
     def split(self) -> str:
         """The name of its data split."""
-        return split_name(self.config)
+        return self.config.split
 
     @property
     def _parts(self) -> list[str]:

@@ -39,8 +39,8 @@ def shown_methods(machine: Machine) -> list[str]:
 
 
 def _measured(run: Run, runs: Sequence[Run], machine: Machine) -> dict[str, Any]:
-    protect, kind = run.config.protect, (run.config.data.name, run.config.model.name)
-    siblings = (other.length for other in runs if (other.config.data.name, other.config.model.name) == kind)
+    protect, subject = run.config.protect, run.config.subject
+    siblings = (other.length for other in runs if other.config.subject == subject)
     cost = machine.methods.get(priced_as(run.result.method))
     return {
         "label": run.label,

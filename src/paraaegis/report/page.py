@@ -81,8 +81,8 @@ def _title(runs: Sequence[Run]) -> str:
     first = runs[0].config
     clients, rounds = plural(first.federation.clients, "client"), plural(first.federation.rounds, "round")
     return (
-        f"{first.data.name}, {first.model.name}, {clients}, {rounds}"
-        if len({(run.config.data.name, run.config.model.name) for run in runs}) == 1
+        f"{first.subject}, {clients}, {rounds}"
+        if len({run.config.subject for run in runs}) == 1
         else plural(len(runs), "run")
     )
 

@@ -18,6 +18,7 @@ from paraaegis.methods import method_of
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.client_context import ClientContext, Draw
+from paraaegis.protocol.learner import CheckedLearner, check_learners
 from paraaegis.protocol.parameters import RunParameters
 from paraaegis.protocol.protect import ClientHalf
 from paraaegis.protocol.schedule import Schedule
@@ -80,11 +81,16 @@ def make_parameters(
     )
 
 
+def evaluators_of(config: Config, names: Sequence[str]) -> tuple[str, ...]:
+    """Who reports metrics: every client on its own hold-out data, or the first one on a data set's public test data."""
+    return tuple(names) if config.learner else tuple(names[:1])
+
+
 def make_client(
     config: Config,
     parameters: RunParameters,
     name: str,
-    learner: Learner,
+    learner: CheckedLearner,
     keys: FederationKeys,
     half: ClientHalf,
     ledger: Ledger,
@@ -112,7 +118,7 @@ def make_client(
 def make_clients(
     config: Config,
     parameters: RunParameters,
-    learners: Mapping[str, Learner],
+    learners: Mapping[str, CheckedLearner],
     keys: FederationKeys,
     pool: SecretPool | None = None,
     ledger: Ledger | None = None,
@@ -146,8 +152,9 @@ def assemble(
 ) -> Federation:
     """A run of a resolved configuration without a folder, for measurements and tests. Only the first pool has keys."""
     clients_pool, server_pool = pools or (None, None)
-    parameters = make_parameters(config, tuple(learners), checked_length(config, learners), (evaluator,))
-    clients = make_clients(config, parameters, learners, keys, clients_pool)
+    checked = check_learners(learners)
+    parameters = make_parameters(config, tuple(learners), checked_length(config, checked), (evaluator,))
+    clients = make_clients(config, parameters, checked, keys, clients_pool)
     return Federation(parameters, method_of(config).server(config, server_pool), clients)
 
 

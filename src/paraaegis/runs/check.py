@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from paraaegis.config import Config, check_names
+from paraaegis.config import PASSED, Config, check_names, meant
 from paraaegis.errors import ConfigError
 from paraaegis.methods import method_of
 from paraaegis.plural import plural
-from paraaegis.types import Learner
+from paraaegis.protocol.learner import CheckedLearner
 
 
 def resolve(config: Config, samples: Sequence[int]) -> Config:
@@ -30,20 +30,30 @@ def check_method(config: Config) -> None:
 
 
 def check_early(config: Config) -> None:
-    """Refuse what can be refused before data is read and a model is built. For built-in data and models."""
+    """Refuse what can be refused before data is read and a model is built."""
     from paraaegis.learn.names import DATASET_NAMES, MODEL_NAMES
 
     check_method(config)
+    if config.learner == PASSED:
+        raise ConfigError(
+            "this is the configuration of a run whose learners were passed to paraaegis.federate; run it again from "
+            'Python, or set learner = "module:function" to run it from here'
+        )
+    if config.learner:
+        return
     for key, name, names in (
         ("data.name", config.data.name, DATASET_NAMES),
         ("model.name", config.model.name, MODEL_NAMES),
     ):
         if name not in names:
-            raise ConfigError(f"{key} must be one of {', '.join(names)}, got {name!r}")
+            raise ConfigError(
+                f"{key} must be one of {', '.join(names)}, got {name!r}{meant(name, names)}; to bring a model and data "
+                'of your own, set learner = "module:function" (docs/own-model.md)'
+            )
 
 
-def check_learners(config: Config, learners: Mapping[str, Learner]) -> int:
-    """The length of the learners' model; refuses names, data or a model with which the run is impossible."""
+def check_samples(config: Config, learners: Mapping[str, CheckedLearner]) -> None:
+    """Refuse client names that are not allowed, and clients with too little data."""
     check_names(learners)
     least = max(1, config.federation.min_samples)
     for name, learner in learners.items():
@@ -51,11 +61,10 @@ def check_learners(config: Config, learners: Mapping[str, Learner]) -> int:
             raise ConfigError(
                 f"{name} has {plural(learner.samples, 'sample')}, but needs at least {least} (federation.min_samples)"
             )
-    return checked_length(config, learners)
 
 
-def checked_length(config: Config, learners: Mapping[str, Learner]) -> int:
+def checked_length(config: Config, learners: Mapping[str, CheckedLearner]) -> int:
     """The length of the learners' model, if the configuration's method can be carried out on it."""
-    length = int(next(iter(learners.values())).initial().size)
+    length = next(iter(learners.values())).facts.length
     method_of(config).check(config, length)
     return length

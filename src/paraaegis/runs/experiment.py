@@ -22,7 +22,7 @@ from paraaegis.methods import method_of
 from paraaegis.parallel import threads
 from paraaegis.runs.check import resolve
 from paraaegis.seeds import Purpose, stream
-from paraaegis.types import Learner, Vector
+from paraaegis.types import Learner
 
 PHOTOGRAPHS = (128, 128, 3), 10
 _log = logging.getLogger(__name__)
@@ -31,17 +31,11 @@ LEAST = 10  # samples that a split gives every client unless the configuration s
 
 @dataclass(frozen=True)
 class TorchExperiment:
-    """The clients' learners, the configuration completed from their data, and what is needed to save the model."""
+    """The clients' learners, and the configuration completed from their data."""
 
     config: Config
     learners: dict[str, Learner]
-    dataset: data.Dataset
     gpu: str  # its name; empty if they train on a CPU
-
-    def save_model(self, path: Path, weights: Vector) -> None:
-        """Write the model so that plain torch can load it."""
-        model = self.config.model.name
-        train.save_model(path, model, self.dataset.shape, self.dataset.classes, weights)
 
 
 def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment:
@@ -85,7 +79,7 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
             device=device,
         )
     cuda.take_turns((one for one in learners.values() if isinstance(one, cuda.CudaLearner)), at_a_time(config))
-    return TorchExperiment(resolve(config, [len(rows) for rows in shares]), learners, dataset, train.gpu_name(device))
+    return TorchExperiment(resolve(config, [len(rows) for rows in shares]), learners, train.gpu_name(device))
 
 
 def warn_of_range(config: Config) -> None:

@@ -6,7 +6,9 @@
     checkpoint.npz    what a resumed run needs, readable only by its owner; removed when every client has the last model
     history/          aggregates that a client may still need
     keys              the clients' secrets during the run, readable only by its owner
-    model.pt          the final model, for plain torch
+    model.pt          the final model, for plain torch; model.npy if the learner has no format of its own
+    learners.json     with your own learners: where the model came from (origin.py)
+    metrics.jsonl     what each client measured in each round
     result.json       the summary; if it exists, the run is complete
     error.txt         why a federation's server stopped, until it is started again
 
@@ -38,6 +40,8 @@ from paraaegis.privacy.ledger import Release, read_ledger
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.state import ClientState, ServerState, decode_state, encode_state
 from paraaegis.runs.history import History
+from paraaegis.runs.metrics_log import MetricsLog
+from paraaegis.runs.origin import Origin, reconcile
 from paraaegis.types import Arrays
 
 
@@ -54,12 +58,17 @@ class RunFolder:
         self.history = History(path / "history")
         self.keys = path / "keys"
         self.model = path / "model.pt"
+        self.origin = path / "learners.json"
+        self.metrics = MetricsLog(path / "metrics.jsonl")
         self.result = path / "result.json"
         self.error = path / "error.txt"
 
     @contextmanager
-    def claimed(self, config: Config, fresh: bool) -> Iterator[None]:
-        """Lock the folder for a run of this configuration; refuses the folder of another run or process."""
+    def claimed(self, config: Config, fresh: bool, origin: Origin | None = None) -> Iterator[None]:
+        """Lock the folder for a run of this configuration; refuses the folder of another run or process.
+
+        `origin` is where the model comes from, if the configuration does not say.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -80,6 +89,8 @@ class RunFolder:
                     f"another process is running in {self.path}; wait for it or choose another --out"
                 ) from error
             self._check(config, fresh)
+            if origin is not None:
+                self._check_origin(origin)
             yield
 
     def _is_ours(self) -> bool:
@@ -94,7 +105,17 @@ class RunFolder:
             return None
 
     def _check(self, config: Config, fresh: bool) -> None:
-        traces = self.records, self.checkpoint, self.keys, self.model, self.result, self.error
+        models = self.model, self.model.with_suffix(".npy")
+        traces = (
+            self.records,
+            self.checkpoint,
+            self.keys,
+            *models,
+            self.result,
+            self.error,
+            self.metrics.path,
+            self.origin,
+        )
         if fresh:
             self._keep_what_was_spent()
             for path in (*traces, self.ledger, self.config):  # last, so that a kill leaves no traces without them
@@ -106,6 +127,23 @@ class RunFolder:
         else:
             self._refuse_nameless()
         write_config(self.config, config)
+
+    def _check_origin(self, origin: Origin) -> None:
+        """Refuse to continue with other learners, or to pass an old result off as that of changed code."""
+        try:
+            differing = reconcile(self.origin, origin, finished=self.result.exists())
+        except RunError as error:
+            raise RunError(f"{error}; {self.remedy}") from error
+        if differing:
+            raise RunError(
+                f"{self.path} holds a run of other learners: {'; '.join(differing)}; choose another "
+                f"--out{self._or_start_over}"
+            )
+
+    @property
+    def saved_model(self) -> Path | None:
+        """The file of the final model, if it was saved."""
+        return next((path for path in (self.model, self.model.with_suffix(".npy")) if path.exists()), None)
 
     def _refuse_nameless(self) -> None:
         """Refuse traces of a run without its configuration: they must not be mistaken for another run's."""
@@ -241,6 +279,7 @@ class RunFolder:
             self._refuse_forgetting()
             self._refuse_repeating()
             self.records.unlink(missing_ok=True)
+            self.metrics.path.unlink(missing_ok=True)
             self.history.prune()
             return None
         clients: dict[str, dict[str, Arrays]] = {}
@@ -264,6 +303,7 @@ class RunFolder:
         self.history.prune(names)  # the rounds after the checkpoint are repeated, with other encryptions
         self._check_ledger(int.from_bytes(spent[:8], "little"), spent[8:])
         self._truncate_records(server.lines)
+        self.metrics.truncate(train=server.number, evaluate=server.lines)
         return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in clients.items()}
 
     def _check_ledger(self, length: int, digest: bytes) -> None:
@@ -312,7 +352,7 @@ class RunFolder:
 
 def write_config(path: Path, config: Config) -> None:
     """Write a configuration as a file that `load_config` can read."""
-    content = tomli_w.dumps(msgspec.to_builtins(config)).encode()
+    content = tomli_w.dumps(config.tables()).encode()
     write_whole(path, lambda file: file.write(content))
 
 

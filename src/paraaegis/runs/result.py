@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import version
+from pathlib import Path
 
 import msgspec
 
@@ -27,6 +28,14 @@ class Result(msgspec.Struct, kw_only=True):
     folder: str
     stopped: str = ""  # why the run ended before its last round
     machine: dict[str, str] = {}
+
+    @property
+    def model(self) -> Path:
+        """The file of the final model: for torch a `state_dict`, otherwise a numpy vector."""
+        path = RunFolder(Path(self.folder)).saved_model
+        if path is None:
+            raise RunError(f"{self.folder} holds no model: model.pt or model.npy is gone")
+        return path
 
     @property
     def shared(self) -> bool:

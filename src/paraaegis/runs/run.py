@@ -6,10 +6,13 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from paraaegis.config import Config
+import msgspec
+
+from paraaegis.config import PASSED, Config
 from paraaegis.crypto.keys import load_keys, save_keys
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.engines.local import LocalTransport
@@ -19,19 +22,21 @@ from paraaegis.methods import method_of
 from paraaegis.plural import plural
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
+from paraaegis.protocol.learner import CheckedLearner, check_learners
 from paraaegis.protocol.parameters import RunParameters
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
-from paraaegis.runs.assemble import make_clients, make_keys, make_parameters, short_name
-from paraaegis.runs.check import check_early, check_learners, resolve
+from paraaegis.runs.assemble import evaluators_of, make_clients, make_keys, make_parameters, short_name
+from paraaegis.runs.check import check_early, check_samples, checked_length, resolve
 from paraaegis.runs.folder import RunFolder
+from paraaegis.runs.learners import digest_of_file, make_learners, save_model
+from paraaegis.runs.origin import Origin, origin_of
 from paraaegis.runs.result import Result, complete, read_whole
-from paraaegis.types import Learner, Vector
+from paraaegis.types import Learner
 
 OnRecord: TypeAlias = Callable[[RoundRecord], None]
-SaveModel: TypeAlias = Callable[[Path, Vector], None]
 # Opens a transport for a run in this state, with its clients' states from a checkpoint; True: the run is over.
 Connect: TypeAlias = Callable[
     [ServerState, States | None, bool], AbstractContextManager[tuple[RunParameters, Transport]]
@@ -40,13 +45,15 @@ _log = logging.getLogger(__name__)
 
 
 def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord) -> Result:
-    """Run a configuration on its data set in the folder `out`, or continue it, with all clients in this process."""
+    """Run a configuration in the folder `out`, or continue it, with all clients in this process."""
     check_early(config)
+    if config.learner:
+        return _run_own(config, make_learners(config), out, fresh, on_record)
     from paraaegis.runs.experiment import torch_experiment, warn_of_range
 
     warn_of_range(config)
     experiment = torch_experiment(config)
-    return _run(experiment.config, experiment.learners, out, fresh, on_record, experiment.save_model, experiment.gpu)
+    return _run(experiment.config, check_learners(experiment.learners), out, fresh, on_record, experiment.gpu)
 
 
 def federate(
@@ -56,9 +63,10 @@ def federate(
     fresh: bool = False,
     on_record: OnRecord = lambda _: None,
 ) -> Result:
-    """Run a configuration in this process with your own learners, one per client.
+    """Run a configuration in this process with your own learners, one per client, and save the model.
 
-    The configuration's tables data, model and train are not used.
+    `learners`: by client; each comes from `torch_learner`, or is any object with a `Learner`'s methods. `out` is the
+    run's folder; called again with the same one, an interrupted run continues, and a finished one returns its result.
     """
     if config.engine.name != "local":
         raise ConfigError(
@@ -71,22 +79,30 @@ def federate(
         if set(learners) != set(names):
             raise ConfigError(f"federation.names lists {', '.join(names)}, got learners of {', '.join(learners)}")
         learners = {name: learners[name] for name in names}
-    resolved = resolve(config, [learner.samples for learner in learners.values()])
-    return _run(resolved, learners, Path(out), fresh, on_record, holdout=True)
+    return _run_own(msgspec.structs.replace(config, learner=PASSED), learners, Path(out), fresh, on_record)
+
+
+def _run_own(config: Config, learners: Mapping[str, Learner], out: Path, fresh: bool, on_record: OnRecord) -> Result:
+    """Run the user's own learners. Each evaluates the model on its own hold-out data."""
+    checked = check_learners(learners)
+    resolved = resolve(config, [learner.samples for learner in checked.values()])
+    origin = origin_of(config.learner, digest_of_file(config), checked)
+    return _run(resolved, checked, out, fresh, on_record, origin=origin)
 
 
 def _run(
     config: Config,
-    learners: Mapping[str, Learner],
+    learners: Mapping[str, CheckedLearner],
     out: Path,
     fresh: bool,
     on_record: OnRecord,
-    save_model: SaveModel | None = None,
     gpu: str = "",
-    holdout: bool = False,
+    origin: Origin | None = None,
 ) -> Result:
-    """Run these learners in this process. The first one evaluates the model."""
-    length, evaluator, folder = check_learners(config, learners), next(iter(learners)), RunFolder(out)
+    """Run these learners in this process. Built-in ones have public test data, which the first one evaluates."""
+    check_samples(config, learners)
+    length, folder = checked_length(config, learners), RunFolder(out)
+    evaluators, holdout = evaluators_of(config, tuple(learners)), bool(config.learner)
 
     @contextmanager
     def connect(state: ServerState, stored: States | None, _over: bool) -> Iterator[tuple[RunParameters, Transport]]:
@@ -102,19 +118,23 @@ def _run(
         stored = stored or {}
         for name, (_, arrays) in stored.items():
             learners[name].load(arrays)
-        parameters = make_parameters(config, tuple(learners), length, (evaluator,), state.run)
+        parameters = make_parameters(config, tuple(learners), length, evaluators, state.run)
         with SecretPool(config.engine.processes) as pool:
             keys, ledger = load_keys(folder.keys), Ledger(budget(config), folder.ledger)
             clients = make_clients(config, parameters, learners, keys, pool, ledger, holdout)
+            if holdout:
+                clients = {
+                    name: replace(one, log_metrics=folder.metrics.of(client=name)) for name, one in clients.items()
+                }
             states = {name: state for name, (state, _) in stored.items()}
             with LocalTransport(clients, states, config.engine.workers) as transport:
                 yield parameters, transport
-        if save_model is not None:
-            save_model(folder.model, transport.states[evaluator].weights)
+        first = next(iter(learners))
+        save_model(learners[first].made, folder.model, transport.states[first].weights)
 
-    with folder.claimed(config, fresh):
+    with folder.claimed(config, fresh, origin):
         if (done := read_whole(folder)) is not None:
-            if save_model is not None and not folder.model.exists():
+            if folder.saved_model is None:
                 _log.warning("%s is gone; %s", folder.model, folder.remedy)
             folder.tidy()
             return done
