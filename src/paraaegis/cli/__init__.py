@@ -7,13 +7,13 @@ import logging
 import sys
 from typing import NoReturn
 
-from paraaegis.errors import ParaAegisError
+from paraaegis.errors import LearnerError, ParaAegisError
 
 INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; an error is printed as one line, without a traceback."""
+    """Run the command line; an error is printed as one line, after the traceback of a learner that failed."""
     import click
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -24,6 +24,8 @@ def main() -> None:
 
         # In standalone mode, typer would handle our errors and Ctrl-C itself.
         code = app(prog_name="paraaegis", standalone_mode=False)
+    except LearnerError as error:
+        _end(f"{_own_traceback(error)}error: {error}", 2)
     except ParaAegisError as error:
         _end(f"error: {error}", 2)
     except click.ClickException as error:
@@ -39,6 +41,18 @@ def main() -> None:
         hint = "; the same command, without --fresh, continues from the last checkpoint" if _resumes() else ""
         _end(f"stopped{hint}", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _own_traceback(error: BaseException) -> str:
+    """Where in their own code a learner's error was raised; empty if it was not raised there."""
+    import traceback
+    from pathlib import Path
+
+    while error.__cause__ is not None:
+        error = error.__cause__
+    ours = str(Path(__file__).parents[1])
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    return "".join(traceback.format_list(frames))
 
 
 def _resumes() -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paraaegis.cli.options import Json, say_measured
 from paraaegis.config import HERE
 from paraaegis.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from paraaegis.comparisons.preset import Cell
 
 
 def compare(
@@ -42,6 +46,7 @@ def compare(
             raise ConfigError("--split, --row and --seed select cells of a preset; use them with --preset")
         title, cells = titled("Comparison", settings or []), cells_of_files(configs or [], settings or [])
         wanted = cells
+    _find_learners(cells, [Path(preset)] if preset.endswith(".toml") else configs or [])
     folder = out or Path("runs") / f"compare-{Path(preset).stem if preset else '-'.join(p.stem for p in configs or [])}"
 
     from paraaegis.cli.display import shown_rounds
@@ -67,6 +72,21 @@ def compare(
         sys.stdout.write((folder / "table.json").read_text() + "\n")
     else:
         show_table(table, folder)
+
+
+def _find_learners(cells: Iterable[Cell], files: Iterable[Path]) -> None:
+    """Let the cells' learners be imported from the folder of their files, if they have any."""
+    from paraaegis.runs.learners import importable
+
+    if not any(cell.config.learner for cell in cells):
+        return
+    folders = {path.resolve().parent for path in files}
+    if len(folders) > 1:
+        raise ConfigError(
+            f"these configurations are in {' and '.join(map(str, sorted(folders)))}; with learners of your own, put "
+            "them into one folder"
+        )
+    importable(next(iter(folders), None))
 
 
 def titled(title: str, settings: list[str]) -> str:

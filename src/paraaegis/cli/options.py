@@ -26,10 +26,15 @@ def chosen_config(path: Path | None, settings: list[str] | None) -> Config:
 
 
 def checked_config(path: Path | None, settings: list[str] | None) -> Config:
-    """The same for a command that runs it: what cannot be run is refused with the file's name."""
+    """The same for a command that runs it: what cannot be run is refused with the file's name.
+
+    Its learner, if it names one, is found next to the file.
+    """
     from paraaegis.runs.check import check_early
+    from paraaegis.runs.learners import importable
 
     config = chosen_config(path, settings)
+    importable(path.parent if path else None)
     with naming(path or "the configuration", settings or []):
         check_early(config)
     return config

@@ -60,8 +60,10 @@ def plan(
     limits = {"seconds": seconds, "megabytes": megabytes, "bandwidth": bandwidth, "points": points}
     _check(limits | {"train-seconds": train_seconds}, model, pilot, pilot_rounds, write)
     base = _base(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
+    if _number(model) is not None and write is not None and not base.learner:
+        raise ConfigError(f"--write names a model, but --model {model} is a number of values; name one or leave it out")
     check(base)
-    length = _length(model, base)
+    length = _own_length(base, config, pilot) if base.learner and not model else _length(model, base)
     machine = measure(base.protect.profile, (REFERENCE, base.protect.method), say_measured)
     measured = (
         run_pilot(base, pilot_rounds or PILOT, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
@@ -91,9 +93,10 @@ def _check(
     for name, value in limits.items():
         if value is not None and not value > 0:
             raise ConfigError(f"--{name} must be above 0, got {value:g}")
-    if _number(model) is not None and (pilot or write):
-        what = "--pilot trains" if pilot else "--write names"
-        raise ConfigError(f"{what} a model, but --model {model} is a number of values; name a model or leave it out")
+    if _number(model) is not None and pilot:
+        raise ConfigError(
+            f"--pilot trains a model, but --model {model} is a number of values; name a model or leave it out"
+        )
     if write is not None:
         check_target("--write", write, ".toml")
         if write.exists():
@@ -149,6 +152,21 @@ def _base(
             f"--method {Protect().method}, or add noise to the encrypted sum with --set privacy.inside_clip=1.0"
         )
     return config
+
+
+def _own_length(config: Config, path: Path | None, pilot: bool) -> int:
+    """The number of values of the model of the user's own learners, which only a pilot makes."""
+    if not pilot:
+        raise ConfigError(
+            f"the size of the model of learner = {config.learner!r} is not known without making it; add --pilot, which "
+            "also measures its training, or give its number of values with --model"
+        )
+    from paraaegis.protocol.learner import introduce
+    from paraaegis.runs.learners import find_maker, importable
+
+    importable(path.parent if path else None)
+    name = config.names[0]
+    return introduce(name, find_maker(config)(config, name))[0].length
 
 
 def _length(model: str, config: Config) -> int:

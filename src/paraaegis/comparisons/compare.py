@@ -39,8 +39,8 @@ def compare(
     for index, cell in enumerate(wanted):
         name = f"{index + 1}/{len(wanted)} {cell.label} {cell.split}" + (f" seed {cell.seed}" if cell.seed else "")
         try:
-            if not fresh and _result(cell, out) is not None:
-                continue  # without needing its data or its machine again
+            if not fresh and not cell.config.learner and _result(cell, out) is not None:
+                continue  # without needing its data or its machine again; a learner's code may have changed
             with shown(name, cell.config.federation.rounds) as show:
                 run(cell.config, out / cell.folder, fresh, show)
         except UpdateError as error:  # divergence is a result too: continue with the others

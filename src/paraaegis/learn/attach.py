@@ -58,14 +58,17 @@ def torch_learner(
 
     With `data` (a data set, a loader, or a pair of tensors) the library trains: `epochs` passes per round over batches
     of `batch` samples, with `loss(outputs, targets)` and `optimizer(parameters)` (default: SGD, lr 0.01, momentum 0.9).
+    Batches of a data set or of tensors are shuffled in a way that depends on the round alone; a loader shuffles itself.
 
     `evaluate(model)` returns metrics of the model on this client's own test data; leave it out if there are none. All
     clients need the same model: build it after `torch.manual_seed(…)`, or load the same weights into it.
+
+    Clients train in several threads, each with its own model; one client is never in two threads at once.
     """
     if (train is None) == (data is None):
         raise ConfigError("torch_learner needs either train=, your own loop, or data=, for the library's loop")
     if train is None and data is not None:
-        owned = _OwnedLoop(model, _loader(data, batch), loss, optimizer, epochs)
+        owned = _OwnedLoop(model, *_loader(data, batch), loss, optimizer, epochs)
         return TorchAttachment(model, owned.run, evaluate, owned.samples, (owned.optimizer, *keep))
     if train is None or samples is None:
         raise ConfigError("torch_learner(train=…) needs samples=, the number of this client's training samples")
@@ -157,11 +160,17 @@ class _OwnedLoop:
     """The library's loop over the user's data."""
 
     def __init__(
-        self, model: nn.Module, loader: DataLoader[Any], loss: Loss, optimizer: MakeOptimizer | None, epochs: int
+        self,
+        model: nn.Module,
+        loader: DataLoader[Any],
+        shuffling: torch.Generator | None,
+        loss: Loss,
+        optimizer: MakeOptimizer | None,
+        epochs: int,
     ) -> None:
         if epochs < 1:
             raise ConfigError(f"epochs must be at least 1, got {epochs}")
-        self._loader, self._loss, self._epochs = loader, loss, epochs
+        self._loader, self._shuffling, self._loss, self._epochs = loader, shuffling, loss, epochs
         self.samples = _length(loader.dataset)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not parameters:
@@ -171,6 +180,8 @@ class _OwnedLoop:
     def run(self, model: nn.Module, number: int) -> Metrics:
         """All epochs of a round; the mean loss."""
         device, total, seen = next(model.parameters()).device, 0.0, 0
+        if self._shuffling is not None:
+            self._shuffling.manual_seed(number)  # so that a resumed run sees the same batches
         for _ in range(self._epochs):
             for inputs, targets in self._loader:
                 value = self._loss(model(inputs.to(device)), targets.to(device))
@@ -190,14 +201,17 @@ def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
-def _loader(data: Data, batch: int) -> DataLoader[Any]:
+def _loader(data: Data, batch: int) -> tuple[DataLoader[Any], torch.Generator | None]:
+    """A loader and, if it is not the user's own, the generator that shuffles it."""
     if isinstance(data, DataLoader):
-        return data
+        return data, None
     dataset = TensorDataset(*(torch.as_tensor(part) for part in data)) if isinstance(data, tuple) else data
     if not _length(dataset):
         raise DataError("data= has no samples; a client needs at least one")
     # BatchNorm needs more than one value for a variance.
-    return DataLoader(dataset, batch_size=batch, shuffle=True, drop_last=_length(dataset) % batch == 1 < batch)
+    single = _length(dataset) % batch == 1 < batch
+    shuffling = torch.Generator()
+    return DataLoader(dataset, batch_size=batch, shuffle=True, drop_last=single, generator=shuffling), shuffling
 
 
 def _length(dataset: Any) -> int:

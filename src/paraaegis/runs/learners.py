@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,14 +20,14 @@ from paraaegis.files import write_whole
 from paraaegis.types import Learner, Vector
 
 MakeLearner: TypeAlias = Callable[[Config, str], Learner]
-_log = logging.getLogger(__name__)
 
 
 def importable(folder: Path | str | None) -> None:
-    """Let modules in this folder be imported: the one of a configuration file, where its learner is."""
+    """Let modules in this folder be imported, here and in Flower's processes: a configuration file's, or a node's."""
     place = str(Path(folder or ".").resolve())
     if place not in sys.path:
         sys.path.insert(0, place)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [place, os.environ.get("PYTHONPATH")]))
 
 
 def find_maker(config: Config) -> MakeLearner:

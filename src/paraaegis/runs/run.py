@@ -74,7 +74,10 @@ def federate(
             "to run over a network, give each node its own client app (docs/deployment.md)"
         )
     if len(learners) != config.federation.clients:
-        raise ConfigError(f"federation.clients is {config.federation.clients}, got {plural(len(learners), 'learner')}")
+        raise ConfigError(
+            f"federation.clients is {config.federation.clients}, got {plural(len(learners), 'learner')}; set "
+            f"federation.clients = {len(learners)}"
+        )
     if names := config.federation.names:
         if set(learners) != set(names):
             raise ConfigError(f"federation.names lists {', '.join(names)}, got learners of {', '.join(learners)}")
