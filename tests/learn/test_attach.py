@@ -6,9 +6,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
+from paraaegis.errors import ConfigError, DataError, LearnerError, RunError, UpdateError
 from paraaegis.learn.attach import torch_learner
 from paraaegis.learn.vector import to_vector
+from paraaegis.protocol.learner import check_learners
 
 
 def net(width=4):
@@ -132,22 +133,43 @@ def grows(model):
     model.append(nn.Linear(2, 2))
 
 
+def attached(**options):
+    """A client's learner as a run has it."""
+    return check_learners({"a": torch_learner(net(), samples=1, **options)})["a"]
+
+
 @pytest.mark.parametrize(("returned", "said"), [
-    ([0.5], "must return a dict of numbers by name or nothing, got list"),
-    ({"loss": "low"}, "returned str for 'loss'"),
-    ({"loss": float("nan")}, "returned NaN for 'loss'"),
-    ({"loss": torch.zeros(2)}, "returned Tensor for 'loss'"),
+    ([0.5], "train of a's learner must return a dict of numbers by name as metrics, got list"),
+    (0.5, "train of a's learner must return a dict of numbers by name as metrics, got float"),
+    ({"loss": "low"}, "train of a's learner returned str for 'loss'"),
+    ({"loss": torch.zeros(2)}, "train of a's learner returned Tensor for 'loss'"),
 ])  # fmt: skip
 def test_what_a_loop_must_not_return_is_named(returned, said):
-    learner = torch_learner(net(), train=lambda model: returned, samples=1)
-    with pytest.raises(UpdateError, match=said):
+    learner = attached(train=lambda model: returned)
+    with pytest.raises(LearnerError, match=said):
         learner.train(learner.initial(), 1)
 
 
+def test_a_metric_that_is_nan_is_left_out_with_a_warning(caplog):
+    learner = attached(train=lambda model: {"loss": torch.tensor(0.5), "auc": float("nan")})
+    assert learner.train(learner.initial(), 1)[1] == {"loss": 0.5}
+    assert "train of a's learner returned NaN for 'auc', which is left out" in caplog.text
+
+
 def test_an_evaluation_without_a_result_is_refused():
-    learner = torch_learner(net(), train=lambda model: None, evaluate=lambda model: None, samples=1)
-    with pytest.raises(UpdateError, match="evaluate must return a dict of numbers by name, got NoneType"):
+    learner = attached(train=lambda model: None, evaluate=lambda model: None)
+    with pytest.raises(LearnerError, match=r"evaluate of a's learner must return a dict .*, got NoneType"):
         learner.evaluate(learner.initial())
+
+
+def test_the_librarys_batches_depend_on_the_round_alone():
+    """A resumed run, or another number of threads, trains on the same batches."""
+    trained = []
+    for _ in range(2):
+        learner = torch_learner(net(), data=points(), batch=8)
+        trained.append([learner.train(learner.initial(), number)[0] for number in (1, 2)])
+        torch.rand(7)  # what else uses torch's generator
+    np.testing.assert_array_equal(trained[0], trained[1])
 
 
 def test_a_model_that_changes_its_shape_is_refused():

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli import audit, bench, compare, federation, keys, lists, plan, privacy, report, run
+from paraaegis.cli import audit, bench, compare, federation, keys, lists, new, plan, privacy, report, run
 from paraaegis.version import __version__
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("new", epilog="Example: paraaegis new my-study")(new.new)
 app.command("run", epilog="Example: paraaegis run configs/digits.toml --set protect.ratio=0.05")(run.run)
 app.command("compare", epilog="Example: paraaegis compare --preset quick")(compare.compare)
 app.command("report", epilog="Example: paraaegis report runs/compare-quick --out report.html")(report.report)

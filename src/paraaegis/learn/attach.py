@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import io
-import math
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,8 +19,8 @@ from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
 from paraaegis.learn.vector import check_length, floats, from_vector, integers, save_state, spans_of, to_vector
 from paraaegis.types import Arrays, Metrics, Vector
 
-Train: TypeAlias = Callable[..., Mapping[str, float] | None]  # of the model, or of the model and the round
-Evaluate: TypeAlias = Callable[[nn.Module], Mapping[str, float]]
+Train: TypeAlias = Callable[..., Metrics | None]  # of the model, or of the model and the round
+Evaluate: TypeAlias = Callable[[nn.Module], Metrics]
 Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | tuple[Tensor, Tensor]"
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -81,7 +80,7 @@ class TorchAttachment:
     def __init__(
         self,
         model: nn.Module,
-        train: Callable[[nn.Module, int], Mapping[str, float] | None],
+        train: Callable[[nn.Module, int], Metrics | None],
         evaluate: Evaluate | None,
         samples: int,
         keep: tuple[Stateful, ...],
@@ -102,8 +101,8 @@ class TorchAttachment:
         """Train from `weights` in round `number`; the new model, and what the loop returned."""
         from_vector(self.model, weights)
         self.model.train()
-        metrics = _metrics(self._train(self.model, number) or {}, "train")
-        return self._vector("train"), metrics
+        metrics = self._train(self.model, number)
+        return self._vector(), metrics or {}
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
         """Add the aggregated update; BatchNorm's variances stay at or above zero."""
@@ -120,7 +119,7 @@ class TorchAttachment:
         from_vector(self.model, weights)
         self.model.eval()
         with torch.no_grad():
-            return _metrics(self._evaluate(self.model), "evaluate")
+            return self._evaluate(self.model)
 
     def state(self) -> Arrays:
         """Integer buffers and the states in `keep`, which are not part of the vector."""
@@ -146,11 +145,11 @@ class TorchAttachment:
         """Write the model with these weights as a `state_dict`, for `torch.load(path, weights_only=True)`."""
         save_state(path, self.model, weights)
 
-    def _vector(self, method: str) -> Vector:
+    def _vector(self) -> Vector:
         size = sum(tensor.numel() for tensor in floats(self.model).values())
         if size != self._initial.size:
             raise UpdateError(
-                f"the model had {self._initial.size} values and has {size} after {method}: a round must not add or "
+                f"the model had {self._initial.size} values and has {size} after training: a round must not add or "
                 "remove layers"
             )
         return to_vector(self.model)
@@ -221,7 +220,7 @@ def _length(dataset: Any) -> int:
         raise DataError("data= must have a length: an IterableDataset does not; pass train= and samples=") from error
 
 
-def _with_round(train: Train) -> Callable[[nn.Module, int], Mapping[str, float] | None]:
+def _with_round(train: Train) -> Callable[[nn.Module, int], Metrics | None]:
     """The user's loop, which may or may not want to know the round."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
@@ -244,20 +243,3 @@ def _check_model(model: Any) -> None:
         raise ConfigError(f"{name} is {dtype}; models are shared in float32: call model.float() first")
     if len(devices := {str(tensor.device) for tensor in model.state_dict().values()}) > 1:
         raise ConfigError(f"the model lies on {', '.join(sorted(devices))}; move all of it to one device with .to()")
-
-
-def _metrics(returned: Any, method: str) -> Metrics:
-    if not isinstance(returned, Mapping):
-        raise UpdateError(
-            f"{method} must return a dict of numbers by name{' or nothing' if method == 'train' else ''}, got "
-            f"{type(returned).__name__}"
-        )
-    metrics = {}
-    for name, value in returned.items():
-        try:
-            metrics[str(name)] = float(value.item() if isinstance(value, Tensor) else value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise UpdateError(f"{method} returned {type(value).__name__} for {name!r}; return a number") from error
-        if math.isnan(metrics[str(name)]):
-            raise UpdateError(f"{method} returned NaN for {name!r}; return a number, or leave it out")
-    return metrics

@@ -122,7 +122,7 @@ class CheckedLearner:
         for name, value in metrics.items():
             try:
                 numbers[str(name)] = float(value)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, RuntimeError) as error:  # torch's, of a tensor
                 raise LearnerError(f"{what} returned {_kind(value)} for {name!r}; return a number") from error
             if math.isnan(numbers[str(name)]):
                 _log.warning("%s returned NaN for %r, which is left out", what, name)
