@@ -74,7 +74,10 @@ class Learner(Protocol):
         return weights + delta
 
     def evaluate(self, weights: Vector) -> Metrics:  # noqa: ARG002
-        """Metrics of the model, such as accuracy; empty if this client has no test data."""
+        """Metrics of the model, such as accuracy; empty if this client has no test data.
+
+        NaN stands for a metric that is undefined on this client's data, such as AUC on a single class.
+        """
         return {}
 
     def state(self) -> Arrays:

@@ -61,7 +61,7 @@ def test_the_quick_comparison_tells_the_papers_story(tmp_path):
 
     cells = only(cells_of(read_preset("quick")), ["iid"], [])
     table = compare("quick", cells, tmp_path / "out", False, lambda _n, _r: nullcontext(lambda _: None))
-    accuracy = {row.method: row.accuracy for row in table.rows}
+    accuracy = {row.method: row.value for row in table.rows}
     assert accuracy.keys() == METHODS.keys()
     assert abs(accuracy["ckks-fedavg"] - accuracy["fedavg"]) < 1
     assert abs(accuracy["paraaegis-feedback"] - accuracy["fedavg"]) < 2

@@ -93,7 +93,7 @@ def test_a_comparison_goes_on_where_it_stopped(preset, tmp_path):
     assert (tmp_path / "out" / cells[0].folder / "rounds.jsonl").read_bytes() == first
     assert len(table.rows) == 3
     whole = compare("small", cells, tmp_path / "whole", False, silent)
-    assert [row.accuracy for row in table.rows] == [row.accuracy for row in whole.rows]
+    assert [row.value for row in table.rows] == [row.value for row in whole.rows]
 
 
 def test_the_command_prints_the_papers_table_and_writes_its_files(preset, tmp_path):
@@ -306,7 +306,7 @@ def test_several_seeds_are_one_row_with_mean_and_deviation(tmp_path):
     cells = cells_of(read_preset(str(path)))
     assert [(cell.label, cell.seed) for cell in only(cells, seeds=[1])] == [("fedavg", 1)]
     table = compare("small", cells, tmp_path / "out", False, silent)
-    accuracies = [row.accuracy for row in table.rows if row.label == "fedavg"]
+    accuracies = [row.value for row in table.rows if row.label == "fedavg"]
     assert len(accuracies) == 3
     assert len(set(accuracies)) > 1
     lines = markdown(table).splitlines()

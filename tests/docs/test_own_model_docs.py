@@ -60,6 +60,8 @@ def test_a_new_study_runs_with_its_test_and_the_commands_that_it_names(tmp_path)
     for program, *arguments in commands:
         in_folder(tmp_path / "my-study", HERE / program, *arguments)
     in_folder(tmp_path / "my-study", sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
-    refused = subprocess.run([HERE / "paraaegis", "new", tmp_path / "my-study"], capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        [HERE / "paraaegis", "new", tmp_path / "my-study"], capture_output=True, text=True, check=False
+    )
     assert refused.returncode == 2
     assert "will not be overwritten" in refused.stderr

@@ -150,12 +150,6 @@ def test_what_a_loop_must_not_return_is_named(returned, said):
         learner.train(learner.initial(), 1)
 
 
-def test_a_metric_that_is_nan_is_left_out_with_a_warning(caplog):
-    learner = attached(train=lambda model: {"loss": torch.tensor(0.5), "auc": float("nan")})
-    assert learner.train(learner.initial(), 1)[1] == {"loss": 0.5}
-    assert "train of a's learner returned NaN for 'auc', which is left out" in caplog.text
-
-
 def test_an_evaluation_without_a_result_is_refused():
     learner = attached(train=lambda model: None, evaluate=lambda model: None)
     with pytest.raises(LearnerError, match=r"evaluate of a's learner must return a dict .*, got NoneType"):
@@ -176,6 +170,13 @@ def test_a_model_that_changes_its_shape_is_refused():
     learner = torch_learner(net(), train=grows, samples=1)
     with pytest.raises(UpdateError, match="must not add or remove layers"):
         learner.train(learner.initial(), 1)
+
+
+def test_a_metric_that_is_undefined_on_a_sites_data_may_be_nan():
+    learner = attached(train=lambda model: None, evaluate=lambda model: {"auc": float("nan"), "f1": torch.tensor(1.0)})
+    metrics = learner.evaluate(learner.initial())
+    assert np.isnan(metrics["auc"])
+    assert metrics["f1"] == 1.0
 
 
 def test_a_loss_that_is_nan_is_refused_in_the_round_that_it_happens():

@@ -1,5 +1,6 @@
 """A plan takes the best that fits, names its neighbours, and says what nothing can fulfil."""
 
+import math
 from itertools import pairwise
 
 import msgspec
@@ -154,6 +155,46 @@ def test_a_pilot_that_diverges_has_learnt_nothing():
     pilot = run_pilot(config, 3, run_one=run_one)
     assert pilot.by_ratio == {"0.01": 0.0, "0.05": pytest.approx(80), "0.2": pytest.approx(80)}
     assert pilot.points_lost(0.01) == pytest.approx(90)
+
+
+def test_a_pilot_can_compare_another_metric():
+    def run_one(chosen, out):
+        if chosen.protect.ratio == 0.01:
+            raise UpdateError("it diverged")
+        out.mkdir()
+        metrics = {"auc": 0.9 - chosen.protect.ratio, "val_loss": 0.5 + chosen.protect.ratio}
+        line = RoundRecord(round=1, ratio=0, elected=0, metrics=metrics, seconds={"train": 1.0, "wall": 2.0})
+        (out / "rounds.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
+
+    config = make_config({}, ["protect.method=paraaegis-feedback", "federation.clients=2"])
+    pilot = run_pilot(config, 3, run_one=run_one)
+    assert (pilot.metric, pilot.plain) == ("auc", 0.9)
+    assert pilot.by_ratio == {"0.01": 0.0, "0.05": pytest.approx(0.85), "0.2": pytest.approx(0.7)}
+    pilot = run_pilot(config, 3, run_one=run_one, metric="val_loss")
+    assert pilot.points_lost(0.2) == pytest.approx(0.2)
+    assert pilot.points_lost(0.01) == pilot.points_lost(0.02) == pilot.points_lost(0.001) == math.inf
+    assert pilot.points_lost(1.0) == 0
+    with pytest.raises(ConfigError, match=r"reported \(auc, val_loss\), got 'accuracy'"):
+        run_pilot(config, 3, run_one=run_one, metric="accuracy")
+
+
+def test_a_metric_that_is_undefined_at_the_end_of_a_pilot_has_learnt_nothing():
+    def run_one(chosen, out):
+        out.mkdir()
+        auc = math.nan if chosen.protect.method != "fedavg" else 0.9
+        line = RoundRecord(round=1, ratio=0, elected=0, metrics={"auc": auc}, seconds={"train": 1.0, "wall": 2.0})
+        (out / "rounds.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
+
+    pilot = run_pilot(make_config({}, ["protect.method=paraaegis-feedback"]), 3, run_one=run_one)
+    assert set(pilot.by_ratio.values()) == {0.0}
+
+
+def test_where_nothing_was_learnt_no_limit_is_met_however_high():
+    lost = Pilot(method="paraaegis-feedback", metric="loss", rounds=4, plain=0.5,
+                 by_ratio=dict.fromkeys(("0.01", "0.05", "0.2"), math.inf), train=0.5, wall=8.0)  # fmt: skip
+    answer = asked(pilot=lost, points=1e9)
+    assert answer.choice.ratio == 1.0
+    assert answer.choice.points_lost == 0
 
 
 def test_a_pilots_noise_is_that_of_the_whole_run_inside_and_outside():

@@ -234,7 +234,7 @@ def test_runs_on_different_data_have_figures_of_their_own(comparison, tmp_path):
 
 
 def test_the_front_holds_what_nothing_beats_in_both():
-    assert pareto([(3, 5), (1, 2), (2, 1), (2, 4), (4, 5), (5, float("nan"))]) == [(1, 2), (2, 4), (3, 5)]
+    assert pareto([(3, 5), (1, 2), (2, 1), (2, 4), (4, 5), (5, float("nan"))], "accuracy") == [(1, 2), (2, 4), (3, 5)]
 
 
 def test_the_headline_compares_the_best_protected_method_with_plain_averaging(comparison):
@@ -260,7 +260,9 @@ def test_what_a_run_is_called_cannot_break_the_page(comparison, tmp_path):
 def test_names_of_points_that_lie_close_do_not_cover_each_other(tmp_path):
     def run(index):
         method = SimpleNamespace(method="paraaegis-static")
-        return SimpleNamespace(result=method, mark=f"{index}% × 0.95", accuracy=80 + index / 4, shared=False)
+        return SimpleNamespace(
+            result=method, mark=f"{index}% × 0.95", metric="accuracy", value=80 + index / 4, shared=False
+        )
 
     figure = Figure(figsize=(8, 4), dpi=130, layout="constrained")
     panels = figure.subplots(1, 2, squeeze=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paraaegis.cli.options import Json, say_measured
+from paraaegis.cli.options import Json, Metric, say_measured
 from paraaegis.config import HERE
 from paraaegis.errors import ConfigError, RunError
 
@@ -29,6 +29,7 @@ def compare(
     seeds: Annotated[list[int] | None, typer.Option("--seed", help="Only these seeds of the preset.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison. Default: runs/compare-NAME.")] = None,
     fresh: Annotated[bool, typer.Option(help="Start over instead of continuing.")] = False,
+    metric: Metric = None,
     as_json: Json = False,
 ) -> None:
     """Run a grid of configurations one after another, or continue an interrupted one, and show the table."""
@@ -59,10 +60,10 @@ def compare(
     from paraaegis.runs.run import OnRecord
 
     def shown(name: str, rounds: int) -> AbstractContextManager[OnRecord]:
-        return shown_rounds(rounds, name, quiet=as_json)
+        return shown_rounds(rounds, name, metric, quiet=as_json)
 
-    table = run_cells(title, cells, folder, fresh, shown, wanted)
-    runs, problems = collect([folder])
+    table = run_cells(title, cells, folder, fresh, shown, wanted, metric)
+    runs, problems = collect([folder], metric=table.metric)
     if not runs:
         raise RunError(f"no run in {folder} can be shown: {'; '.join(problems)}")
     machine = remembered(profile_of(runs), say_measured)

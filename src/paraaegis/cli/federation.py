@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Json, Settings, checked_config, print_json
+from paraaegis.cli.options import Json, Metric, Settings, checked_config, print_json
 from paraaegis.errors import ConfigError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ def up(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the trial. Default: runs/federation-DIGEST.")] = None,
     fresh: Annotated[bool, typer.Option(help="Start over instead of continuing.")] = False,
+    metric: Metric = None,
     as_json: Json = False,
 ) -> None:
     """Try a federation on this machine, with a real SuperLink and SuperNodes, TLS and authentication."""
@@ -34,13 +35,15 @@ def up(
     from paraaegis.cli.display import shown_rounds
     from paraaegis.cli.tables import summary
     from paraaegis.deploy.local_federation import up as start
+    from paraaegis.metrics import choose
 
-    with shown_rounds(trial.federation.rounds, trial.protect.method, quiet=as_json) as show:
+    with shown_rounds(trial.federation.rounds, trial.protect.method, metric, quiet=as_json) as show:
         result = start(trial, folder, fresh, show, lambda text: typer.echo(text, err=True))
+    shown = choose(metric, result.metrics)
     if as_json:
         print_json(result)
     else:
-        summary(result)
+        summary(result, shown)
 
 
 @app.command(

@@ -17,6 +17,10 @@ Settings = Annotated[
         "--set", metavar="KEY=VALUE", help="Change one key, such as protect.ratio=0.05; overrides other options."
     ),
 ]
+Metric = Annotated[
+    str | None,
+    typer.Option(help="The metric to show, of those the learners report. Default: accuracy, or the first reported."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 

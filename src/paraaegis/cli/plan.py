@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Json, Settings, check_target, print_json, say_measured
+from paraaegis.cli.options import Json, Metric, Settings, check_target, print_json, say_measured
 from paraaegis.config import Config, Protect, load_config, make_config
 from paraaegis.errors import ConfigError
 
@@ -37,12 +38,15 @@ def plan(
     seconds: Annotated[float | None, typer.Option(help="Limit: seconds for the whole run.")] = None,
     megabytes: Annotated[float | None, typer.Option(help="Limit: MB per client, both directions, whole run.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget: ε of the noised part, by exact accounting.")] = None,
-    points: Annotated[float | None, typer.Option(help="Limit: points of accuracy lost; needs --pilot.")] = None,
+    points: Annotated[
+        float | None, typer.Option(help="Limit: points of accuracy lost, or of --metric; needs --pilot.")
+    ] = None,
     train_seconds: Annotated[
         float | None, typer.Option(help="Seconds that one client trains per round; --pilot measures it.")
     ] = None,
     pilot: Annotated[bool, typer.Option(help="Run a few short rounds on the configuration's data first.")] = False,
     pilot_rounds: Annotated[int | None, typer.Option(min=2, help=f"Rounds per pilot run. Default: {PILOT}.")] = None,
+    metric: Metric = None,
     write: Annotated[Path | None, typer.Option(help="A new file to write the configuration to.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -52,25 +56,28 @@ def plan(
     """
     from paraaegis.cli.tables import show_plan
     from paraaegis.methods import REFERENCE
+    from paraaegis.metrics import ACCURACY
     from paraaegis.planning.measure import measure
     from paraaegis.planning.pilot import run_pilot
     from paraaegis.planning.planner import Request, check, configured, recommend, train_seconds_of
     from paraaegis.runs.folder import write_config
 
     limits = {"seconds": seconds, "megabytes": megabytes, "bandwidth": bandwidth, "points": points}
-    _check(limits | {"train-seconds": train_seconds}, model, pilot, pilot_rounds, write)
+    of_pilot = {"pilot-rounds": pilot_rounds, "metric": metric}
+    _check(limits | {"train-seconds": train_seconds}, model, pilot, of_pilot, write)
     base = _base(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
     if _number(model) is not None and write is not None and not base.learner:
         raise ConfigError(f"--write names a model, but --model {model} is a number of values; name one or leave it out")
     check(base)
     length = _own_length(base, config, pilot) if base.learner and not model else _length(model, base)
     machine = measure(base.protect.profile, (REFERENCE, base.protect.method), say_measured)
-    measured = (
-        run_pilot(base, pilot_rounds or PILOT, lambda name: typer.echo(f"pilot: {name}", err=True)) if pilot else None
-    )
-    if measured is not None and train_seconds is None:
-        train_seconds = train_seconds_of(measured, base, machine, length, bandwidth is None)
-    request = Request(length=length, train=train_seconds, **limits)
+    measured = None
+    if pilot:
+        measured = run_pilot(base, pilot_rounds or PILOT, _say_pilot, metric=metric)
+        if train_seconds is None:
+            train_seconds = train_seconds_of(measured, base, machine, length, bandwidth is None)
+    shown = measured.metric if measured else ACCURACY
+    request = Request(length=length, train=train_seconds, metric=shown, **limits)
     recommendation = recommend(base, request, machine, measured)
     if write is not None and recommendation.fits:
         write_config(write, configured(base, recommendation.choice))
@@ -82,14 +89,23 @@ def plan(
         sys.exit(1)
 
 
+def _say_pilot(name: str) -> None:
+    typer.echo(f"pilot: {name}", err=True)
+
+
 def _check(
-    limits: dict[str, float | None], model: str, pilot: bool, pilot_rounds: int | None, write: Path | None
+    limits: dict[str, float | None],
+    model: str,
+    pilot: bool,
+    of_pilot: Mapping[str, int | str | None],
+    write: Path | None,
 ) -> None:
     """Refuse what can be refused before the machine is measured."""
     if limits["points"] is not None and not pilot:
         raise ConfigError("--points limits the loss of accuracy, which only a pilot run measures; add --pilot")
-    if pilot_rounds is not None and not pilot:
-        raise ConfigError(f"--pilot-rounds {pilot_rounds} applies to a pilot run only; add --pilot")
+    for name, given in of_pilot.items():
+        if given is not None and not pilot:
+            raise ConfigError(f"--{name} {given} applies to a pilot run only; add --pilot")
     for name, value in limits.items():
         if value is not None and not value > 0:
             raise ConfigError(f"--{name} must be above 0, got {value:g}")

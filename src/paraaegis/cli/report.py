@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import check_target, say_measured
+from paraaegis.cli.options import Metric, check_target, say_measured
 
 LOOK = 2.0  # seconds between checks for new rounds
 REFRESH = 10  # seconds after which a watched page reloads itself
@@ -24,6 +24,7 @@ def report(
     explorer: Annotated[
         bool, typer.Option(help="Include sliders; measures this machine for some seconds, once a day.")
     ] = True,
+    metric: Metric = None,
     watch: Annotated[bool, typer.Option("--watch", help="Update the page while runs continue, until Ctrl-C.")] = False,
 ) -> None:
     """Write one self-contained HTML page about runs: results, trade-offs, costs, guarantees, configurations."""
@@ -42,12 +43,12 @@ def report(
         if png or markdown:
             raise RunError("--watch updates only the page; write --png and --markdown when the runs are done")
         with suppress(KeyboardInterrupt):  # Ctrl-C ends watching
-            _watch(folders, out, title)
-        runs, problems = collect(folders, running=True)
+            _watch(folders, out, title, metric)
+        runs, problems = collect(folders, True, metric)
         if runs:
             write_page(runs, problems, out, title)  # without reloading
         return
-    runs, problems = collect(folders)
+    runs, problems = collect(folders, metric=metric)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)
     if not runs:
@@ -62,7 +63,7 @@ def report(
         typer.echo(markdown)
 
 
-def _watch(folders: list[Path], out: Path, title: str) -> None:
+def _watch(folders: list[Path], out: Path, title: str, metric: str | None) -> None:
     """Rewrite the page after every round, without an explorer, since a busy machine cannot be measured."""
     from paraaegis.report.collect import collect
     from paraaegis.report.page import write_page
@@ -72,7 +73,7 @@ def _watch(folders: list[Path], out: Path, title: str) -> None:
     typer.echo(f"updating {out} after every round; stop with Ctrl-C", err=True)
     while True:
         if (state := _state(folders)) and state != seen:
-            runs, problems = collect(folders, running=True)
+            runs, problems = collect(folders, True, metric)
             if runs:
                 write_page(runs, problems, out, title, refresh=REFRESH)
             for problem in problems:

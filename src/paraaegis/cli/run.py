@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Json, Settings, checked_config, print_json
+from paraaegis.cli.options import Json, Metric, Settings, checked_config, print_json
 
 
 def run(
@@ -15,6 +15,7 @@ def run(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/METHOD-DIGEST.")] = None,
     fresh: Annotated[bool, typer.Option(help="Start over instead of continuing.")] = False,
+    metric: Metric = None,
     as_json: Json = False,
 ) -> None:
     """Run one configuration, or continue a run that was interrupted."""
@@ -24,10 +25,12 @@ def run(
     from paraaegis import launch
     from paraaegis.cli.display import shown_rounds
     from paraaegis.cli.tables import summary
+    from paraaegis.metrics import choose
 
-    with shown_rounds(run_config.federation.rounds, run_config.protect.method, quiet=as_json) as show:
+    with shown_rounds(run_config.federation.rounds, run_config.protect.method, metric, quiet=as_json) as show:
         result = launch.run(run_config, folder, fresh, show)
+    shown = choose(metric, result.metrics)
     if as_json:
         print_json(result)
     else:
-        summary(result)
+        summary(result, shown)

@@ -10,14 +10,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from paraaegis import metrics
 from paraaegis.comparisons.table import Table as Comparison
 from paraaegis.comparisons.table import by_label, cells_text, explained, headers, splits_of
 from paraaegis.methods import find_method
+from paraaegis.planning.pilot import Pilot
 from paraaegis.planning.planner import Choice, Recommendation
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.runs.guarantees import RunGuarantees
-from paraaegis.runs.result import Result
+from paraaegis.runs.result import Result, by_site
 
 
 def size(count: float) -> str:
@@ -29,18 +31,18 @@ def size(count: float) -> str:
     return f"{count:.2f} GB"
 
 
-def metrics_text(metrics: dict[str, float]) -> str:
-    """The accuracy in percent, then all other metrics."""
-    shown = [f"{100 * metrics['accuracy']:.1f} %"] if "accuracy" in metrics else []
-    return "  ".join([*shown, *(f"{name} {value:.3f}" for name, value in metrics.items() if name != "accuracy")])
+def metrics_text(measured: dict[str, float], first: str) -> str:
+    """All metrics, this one first."""
+    names = sorted(measured, key=lambda name: name != first)
+    return "  ".join(metrics.named(name, metrics.scaled(name, measured[name])) for name in names)
 
 
-def summary(result: Result) -> None:
-    """Print a result and its folder, one line per item."""
+def summary(result: Result, metric: str = metrics.ACCURACY) -> None:
+    """Print a result and its folder, one line per item, then the metric at each client if several reported."""
     up, down = result.bytes_up / result.rounds, result.bytes_down / result.rounds
     lines = {
         "method": result.method,
-        "result": metrics_text(result.metrics),
+        "result": metrics_text(result.metrics, metric),
         "time": f"{result.seconds:.1f} s for {plural(result.rounds, 'round')}",
         "bytes": f"{size(up)} up and {size(down)} down per round, all clients together",
         "stopped": result.stopped,
@@ -49,6 +51,18 @@ def summary(result: Result) -> None:
     for name, text in lines.items():
         if text:
             sys.stdout.write(f"{name:8}{text}\n")
+    headings, rows = by_site(result, metric)
+    if rows:
+        _wide().print(_sites_table(headings, rows))
+
+
+def _sites_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(header_style="bold")
+    for name in headings:
+        table.add_column(name, justify="left" if name == "site" else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _wide(width: int = 140) -> Console:
@@ -76,12 +90,13 @@ def show_table(comparison: Comparison, folder: Path) -> None:
 def _comparison_table(comparison: Comparison, splits: Sequence[str], without: str = "-") -> Table:
     table = Table(title=comparison.title, title_justify="left", header_style="bold")
     table.add_column("method", no_wrap=True)
-    shown = [not name.startswith(without) for name in headers(splits)]
-    for name in compress(headers(splits), shown):
+    names = headers(splits, comparison.metric)
+    shown = [not name.startswith(without) for name in names]
+    for name in compress(names, shown):
         table.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
     for label, rows in by_label(comparison):
         if any(row.split in splits for row in rows):
-            table.add_row(label, *compress(cells_text(rows, splits), shown))
+            table.add_row(label, *compress(cells_text(rows, splits, comparison.metric), shown))
     return table
 
 
@@ -141,10 +156,22 @@ def _plan_rows(recommendation: Recommendation) -> list[tuple[str, Callable[[Choi
         ("memory of the server, roughly", lambda one: size(one.estimate.memory_server)),
     ]
     if recommendation.pilot is not None:
-        after = f"points below FedAvg after {plural(recommendation.pilot.rounds, 'round')}"
-        least = min(map(float, recommendation.pilot.by_ratio))
-        rows.append((after, lambda one: "not tested" if one.mean_ratio < least else f"{one.points_lost or 0:.1f}"))
+        rows.append(_lost_row(recommendation.pilot))
     return rows
+
+
+def _lost_row(pilot: Pilot) -> tuple[str, Callable[[Choice], str]]:
+    """What each choice loses against plain averaging, according to the pilot."""
+    points = metrics.is_percent(pilot.metric)
+    what = "points" if pilot.metric == metrics.ACCURACY else f"{pilot.metric}, points" if points else pilot.metric
+    side, least = "above" if metrics.lower_is_better(pilot.metric) else "below", min(map(float, pilot.by_ratio))
+
+    def lost(choice: Choice) -> str:
+        if choice.mean_ratio < least:
+            return "not tested"
+        return f"{choice.points_lost or 0:{'.1f' if points else '.3g'}}"
+
+    return f"{what} {side} FedAvg after {plural(pilot.rounds, 'round')}", lost
 
 
 def _show_guarantees(console: Console, title: str, guarantees: Sequence[Guarantee]) -> None:

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from paraaegis.comparisons.preset import Cell
-from paraaegis.comparisons.table import Table, TableRow, markdown
+from paraaegis.comparisons.table import Table, TableRow, as_json, markdown
 from paraaegis.config import naming
 from paraaegis.errors import RunError, UpdateError
 from paraaegis.files import write_whole
 from paraaegis.launch import run
+from paraaegis.metrics import choose, scaled
 from paraaegis.runs.check import check_early
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.result import Result, bytes_per_client, read_done
 from paraaegis.runs.run import OnRecord
+
+
+class _Written(msgspec.Struct):
+    """What a comparison needs of its earlier table.json, whose rows depend on the metric."""
+
+    title: str
+    rows: list[dict[str, Any]]
+    diverged: dict[str, str] = {}
+
 
 Shown = Callable[[str, int], AbstractContextManager[OnRecord]]
 
@@ -29,8 +41,12 @@ def compare(
     fresh: bool,
     shown: Shown,
     wanted: Sequence[Cell] | None = None,
+    metric: str | None = None,
 ) -> Table:
-    """Run the wanted cells (default: all) that are not done yet; write and return the table of all that are done."""
+    """Run the wanted cells (default: all) that are not done yet; write and return the table of all that are done.
+
+    The table shows this metric, by default accuracy or the first that was reported.
+    """
     wanted = cells if wanted is None else wanted
     for cell in wanted:
         with naming(f"row {cell.label!r} in split {cell.split!r}"):
@@ -50,13 +66,20 @@ def compare(
                 raise
             hint = f"--fresh repeats all cells; to repeat only this one, remove {out / cell.folder} and run it again"
             raise RunError(f"{error} ({hint})") from error
-    done = {cell.folder: row_of(cell, result) for cell in cells if (result := _result(cell, out)) is not None}
-    lost = {cell.folder for cell in cells} - done.keys()
-    rows, diverged = list(done.values()), {name: why for name, why in diverged.items() if name in lost}
-    if not rows:
+    return _tabulate(title, cells, out, diverged, metric)
+
+
+def _tabulate(title: str, cells: Sequence[Cell], out: Path, diverged: dict[str, str], metric: str | None) -> Table:
+    """Write the table of all cells that are done."""
+    results = [(cell, result) for cell in cells if (result := _result(cell, out)) is not None]
+    lost = {cell.folder for cell in cells} - {cell.folder for cell, _ in results}
+    diverged = {name: why for name, why in diverged.items() if name in lost}
+    if not results:
         raise RunError(f"no cell has a result: {'; '.join(f'{name}: {why}' for name, why in diverged.items())}")
-    table = Table(title=title, rows=rows, diverged=diverged)
-    write_whole(out / "table.json", lambda file: file.write(msgspec.json.format(msgspec.json.encode(table), indent=2)))
+    metric = choose(metric, (name for _, result in results for name in result.metrics))
+    rows = [row_of(cell, result, metric) for cell, result in results]
+    table = Table(title=title, metric=metric, rows=rows, diverged=diverged)
+    write_whole(out / "table.json", lambda file: file.write(as_json(table)))
     write_whole(out / "table.md", lambda file: file.write(markdown(table).encode()))
     return table
 
@@ -73,7 +96,7 @@ def _check_folder(title: str, cells: Sequence[Cell], out: Path) -> dict[str, str
         )
     if (out / "table.json").exists():
         try:
-            table = msgspec.json.decode((out / "table.json").read_bytes(), type=Table)
+            table = msgspec.json.decode((out / "table.json").read_bytes(), type=_Written)
         except msgspec.DecodeError as error:
             if known:
                 return {}  # the table is rebuilt from the cells
@@ -93,19 +116,17 @@ def _result(cell: Cell, out: Path) -> Result | None:
     return read_done(folder) if config and cell.config.filled(config).digest() == config.digest() else None
 
 
-def row_of(cell: Cell, result: Result) -> TableRow:
+def row_of(cell: Cell, result: Result, metric: str) -> TableRow:
     """A cell's row in the table."""
-    measured = result.metrics.get("accuracy")
-    accuracy = None if measured is None else 100 * measured
+    measured = result.metrics.get(metric, math.nan)
     up, down = bytes_per_client(result, cell.config)
     return TableRow(
         method=result.method,
         label=f"{cell.label} (stopped)" if result.stopped else cell.label,
         split=cell.split,
         seed=cell.seed,
-        accuracy=accuracy,
+        value=None if math.isnan(measured) else scaled(metric, measured),
         seconds=result.seconds,
-        efficiency=None if accuracy is None else 100 * accuracy / result.seconds,
         bytes_up=up,
         bytes_down=down,
         folder=cell.folder,

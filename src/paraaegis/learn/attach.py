@@ -59,8 +59,9 @@ def torch_learner(
     of `batch` samples, with `loss(outputs, targets)` and `optimizer(parameters)` (default: SGD, lr 0.01, momentum 0.9).
     Batches of a data set or of tensors are shuffled in a way that depends on the round alone; a loader shuffles itself.
 
-    `evaluate(model)` returns metrics of the model on this client's own test data; leave it out if there are none. All
-    clients need the same model: build it after `torch.manual_seed(…)`, or load the same weights into it.
+    `evaluate(model)` returns metrics of the model on this client's own test data, NaN for one that is undefined there,
+    such as AUC on a single class; leave it out if there are none. All clients need the same model: build it after
+    `torch.manual_seed(…)`, or load the same weights into it.
 
     Clients train in several threads, each with its own model; one client is never in two threads at once.
     """

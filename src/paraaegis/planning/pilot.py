@@ -1,10 +1,11 @@
-"""Short runs on the user's own data, to measure how long training takes and what a ratio costs in accuracy."""
+"""Short runs on the user's own data, to measure how long training takes and what a ratio costs in a metric."""
 
 from __future__ import annotations
 
 import math
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
@@ -15,6 +16,7 @@ from paraaegis.config import Config
 from paraaegis.errors import RunError, UpdateError
 from paraaegis.launch import run
 from paraaegis.methods import REFERENCE
+from paraaegis.metrics import ACCURACY, choose, lower_is_better, scaled
 from paraaegis.planning.cost import priced_as
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.runs.folder import RunFolder
@@ -26,10 +28,12 @@ RATIOS = (0.01, 0.05, 0.2)
 class Pilot(msgspec.Struct, kw_only=True):
     """The results of short runs with plain averaging, and with the planned method at a few ratios.
 
-    Accuracies are in percent after `rounds`; a run that diverged counts as 0.
+    Values are of `metric` after `rounds`, accuracies in percent. A run that diverged counts as 0, or as infinity if
+    lower is better.
     """
 
     method: str
+    metric: str = ACCURACY
     rounds: int
     plain: float
     by_ratio: dict[str, float]
@@ -37,18 +41,21 @@ class Pilot(msgspec.Struct, kw_only=True):
     wall: float  # seconds per round of plain averaging, all clients on this machine
 
     def points_lost(self, ratio: float) -> float:
-        """Points lost against plain averaging, interpolated between the pilot's ratios on a logarithmic scale.
+        """What is lost against plain averaging, interpolated between the pilot's ratios on a logarithmic scale.
 
         Above the largest ratio, the loss falls in proportion to 1 − r, as in Theorem 1. Below the smallest one nothing
         was measured, and the loss is taken to be everything learnt.
         """
-        known = sorted((float(text), self.plain - accuracy) for text, accuracy in self.by_ratio.items())
+        known = sorted((float(text), self._lost(value)) for text, value in self.by_ratio.items())
         (least, most), (largest, last) = known[0], known[-1]
         if ratio >= largest:
-            return max(0.0, last) * (1 - ratio) / (1 - largest)
+            return max(0.0, last) * (1 - ratio) / (1 - largest) if ratio < 1 else 0.0
         if ratio < least:
-            return max(most, self.plain)
+            return max(most, self._lost(_nothing_learnt(self.metric)))
         return float(np.interp(math.log(ratio), [math.log(r) for r, _ in known], [max(0.0, lost) for _, lost in known]))
+
+    def _lost(self, value: float) -> float:
+        return value - self.plain if lower_is_better(self.metric) else self.plain - value
 
 
 def run_pilot(
@@ -56,10 +63,12 @@ def run_pilot(
     rounds: int,
     progress: Callable[[str], None] = lambda _: None,
     run_one: Callable[[Config, Path], object] = run,
+    metric: str | None = None,
 ) -> Pilot:
     """Run the pilot in a temporary folder, with the noise of the whole run.
 
-    `run_one` runs a configuration in a folder; with learners of your own, let it call `federate`.
+    It compares this metric, by default accuracy or the first that is reported. `run_one` runs a configuration in a
+    folder; with learners of your own, let it call `federate`.
     """
     federation = msgspec.structs.replace(config.federation, rounds=rounds)
     noise = run_guarantees(config)
@@ -81,26 +90,33 @@ def run_pilot(
             run_one(msgspec.structs.replace(config, protect=protect), Path(place) / name)
             return RunFolder(Path(place) / name).read_records()
 
-        def reached(ratio: float) -> float:
-            try:
-                return _accuracy(records_of(f"{method} {100 * ratio:g}%", config, method, ratio))
-            except UpdateError:  # it diverged and learnt nothing
-                return 0.0
+        def reached(metric: str, ratio: float) -> float:
+            with suppress(UpdateError):  # it diverged
+                value = _final(records_of(f"{method} {100 * ratio:g}%", config, method, ratio), metric)
+                if not math.isnan(value):
+                    return value
+            return _nothing_learnt(metric)
 
-        plain = records_of(REFERENCE, bare, REFERENCE, 0.0)
-        method = priced_as(config.protect.method)
-        accuracies = {str(ratio): reached(ratio) for ratio in RATIOS}
+        plain, method = records_of(REFERENCE, bare, REFERENCE, 0.0), priced_as(config.protect.method)
+        shown = choose(metric, plain[-1].metrics)
+        reference = _final(plain, shown)
+        if math.isnan(reference):
+            raise RunError(f"a pilot compares {shown}, but this learner reports none; plan without --pilot")
+        by_ratio = {str(ratio): reached(shown, ratio) for ratio in RATIOS}
     return Pilot(
         method=method,
+        metric=shown,
         rounds=rounds,
-        plain=_accuracy(plain),
-        by_ratio=accuracies,
+        plain=reference,
+        by_ratio=by_ratio,
         train=median(record.seconds["train"] for record in plain),
         wall=median(record.seconds["wall"] for record in plain[1:] or plain),
     )
 
 
-def _accuracy(records: list[RoundRecord]) -> float:
-    if "accuracy" not in records[-1].metrics:
-        raise RunError("a pilot compares accuracies, but this learner reports none; plan without --pilot")
-    return 100 * records[-1].metrics["accuracy"]
+def _final(records: list[RoundRecord], metric: str) -> float:
+    return scaled(metric, records[-1].metrics.get(metric, math.nan))
+
+
+def _nothing_learnt(metric: str) -> float:
+    return math.inf if lower_is_better(metric) else 0.0

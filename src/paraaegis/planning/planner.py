@@ -14,6 +14,7 @@ import msgspec
 from paraaegis.config import Config
 from paraaegis.errors import ConfigError
 from paraaegis.methods import METHODS, REFERENCE, find_method, method_of
+from paraaegis.metrics import ACCURACY, is_percent, lower_is_better
 from paraaegis.planning.cost import Estimate, Machine, Setting, at_once, estimate
 from paraaegis.planning.pilot import Pilot
 from paraaegis.plural import plural
@@ -36,7 +37,8 @@ class Request(msgspec.Struct, kw_only=True):
     bandwidth: float | None = None  # Mbit/s of each client's link; None: all clients share this machine
     seconds: float | None = None
     megabytes: float | None = None  # per client, both directions
-    points: float | None = None  # of accuracy below plain averaging, according to the pilot
+    points: float | None = None  # of the metric below plain averaging, or above it if lower is better, by the pilot
+    metric: str = ACCURACY  # the pilot's
 
 
 class Choice(msgspec.Struct, kw_only=True):
@@ -195,9 +197,15 @@ def _limits(request: Request, choice: Choice) -> list[tuple[str, float, float]]:
     limits = [
         ("seconds including a reserve of a fifth", RESERVE * choice.estimate.seconds, request.seconds),
         ("MB per client", choice.megabytes, request.megabytes),
-        ("points of accuracy", choice.points_lost, request.points),
+        (_lost(request.metric), choice.points_lost, request.points),
     ]
     return [(name, took, limit) for name, took, limit in limits if took is not None and limit is not None]
+
+
+def _lost(metric: str) -> str:
+    if is_percent(metric):
+        return f"points of {metric}"
+    return f"{metric} {'above' if lower_is_better(metric) else 'below'} FedAvg"
 
 
 def _misses(request: Request, choice: Choice) -> list[str]:
@@ -210,7 +218,7 @@ def _excess(request: Request, choice: Choice) -> float:
 
 
 def _best(method: str, request: Request, fitting: Sequence[Choice]) -> Choice:
-    """The cheapest choice if accuracy is limited, the best one if time or bytes are, otherwise the usual ratio."""
+    """The cheapest choice if the metric is limited, the best one if time or bytes are, otherwise the usual ratio."""
     if request.points is not None:
         return fitting[0]
     if request.seconds is not None or request.megabytes is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -17,8 +15,6 @@ from paraaegis.crypto.shuffle import digest
 from paraaegis.errors import LearnerError, ParaAegisError
 from paraaegis.plural import plural
 from paraaegis.types import Arrays, Learner, Metrics, Vector
-
-_log = logging.getLogger(__name__)
 
 
 class LearnerFacts(msgspec.Struct, frozen=True):
@@ -85,7 +81,7 @@ class CheckedLearner:
         return self._checked(applied, "apply")
 
     def evaluate(self, weights: Vector) -> Metrics:
-        """Metrics of the model. A NaN, such as the AUC of a single class, is left out with a warning."""
+        """Metrics of the model."""
         with self._named("evaluate"):
             metrics = self.made.evaluate(_read_only(weights))
         return self._numbers(metrics, "evaluate")
@@ -124,9 +120,6 @@ class CheckedLearner:
                 numbers[str(name)] = float(value)
             except (TypeError, ValueError, RuntimeError) as error:  # torch's, of a tensor
                 raise LearnerError(f"{what} returned {_kind(value)} for {name!r}; return a number") from error
-            if math.isnan(numbers[str(name)]):
-                _log.warning("%s returned NaN for %r, which is left out", what, name)
-                del numbers[str(name)]
         return numbers
 
     def _named(self, doing: str) -> Any:

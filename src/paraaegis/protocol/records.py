@@ -6,7 +6,11 @@ import msgspec
 
 
 class RoundRecord(msgspec.Struct, kw_only=True):
-    """One round: who took part, what it cost, and how good the model was afterwards."""
+    """One round: who took part, what it cost, and how good the model was afterwards.
+
+    `metrics` are means over the clients that reported them, weighted by samples; `sites` are each client's own, kept
+    if more than one client reported.
+    """
 
     round: int
     ratio: float
@@ -16,6 +20,7 @@ class RoundRecord(msgspec.Struct, kw_only=True):
     declined: dict[str, str] = {}
     agreement: float | None = None
     metrics: dict[str, float] = {}
+    sites: dict[str, dict[str, float]] = {}
     seconds: dict[str, float] = {}
     bytes_up: dict[str, int] = {}
     bytes_down: dict[str, int] = {}

@@ -32,7 +32,7 @@ from paraaegis.protocol.parameters import RunParameters
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.state import ServerState
 from paraaegis.protocol.sums import ServerHalf, Sum
-from paraaegis.types import Blob, Payload
+from paraaegis.types import Blob, Metrics, Payload
 
 
 @dataclass(frozen=True)
@@ -232,10 +232,8 @@ class RoundServer:
         for phase in ("reveal", "evaluate"):
             self._mean_into(record, phase, reports)
         measured = {client: sent[0].metrics for client, sent in reports.items() if sent[0].metrics}
-        for name in sorted({name for metrics in measured.values() for name in metrics}):
-            values = {client: metrics[name] for client, metrics in measured.items() if name in metrics}
-            weight = sum(self.state.weights[client] for client in values)
-            record.metrics[name] = sum(value * self.state.weights[client] / weight for client, value in values.items())
+        record.metrics = _means(measured, self.state.weights)
+        record.sites = measured if len(measured) > 1 else {}
         self.state.lines += 1
         yield record
 
@@ -253,6 +251,20 @@ def same(values: Mapping[str, str], what: str, wanted: str | None = None) -> Non
     differing = sorted(client for client, value in values.items() if value != usual)
     if differing:
         raise DriftError(f"{what} differ from the other clients' at {', '.join(differing)}; nothing was aggregated")
+
+
+def _means(measured: Mapping[str, Metrics], weights: Mapping[str, int]) -> Metrics:
+    """Each metric's weighted mean over the clients that reported a number; NaN if none did.
+
+    NaN is ordinary: a site whose test data has one class has no AUC.
+    """
+    means = {}
+    for name in dict.fromkeys(name for metrics in measured.values() for name in metrics):
+        values = {client: metrics[name] for client, metrics in measured.items() if name in metrics}
+        values = {client: value for client, value in values.items() if not math.isnan(value)}
+        total = sum(weights[client] for client in values)
+        means[name] = sum(value * weights[client] / total for client, value in values.items()) if values else math.nan
+    return means
 
 
 def _count_into(counted: dict[str, int], more: Mapping[str, int]) -> None:

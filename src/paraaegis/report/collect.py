@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import Literal
 from paraaegis.config import Config
 from paraaegis.errors import ParaAegisError, RunError
 from paraaegis.methods import METHODS
+from paraaegis.metrics import ACCURACY, choose, scaled
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.protocol.records import RoundRecord
@@ -31,6 +33,7 @@ class Run:
     label: str
     parent: str = ""
     running: bool = False
+    metric: str = ACCURACY  # the one that the report shows
 
     @property
     def row(self) -> str:
@@ -67,9 +70,14 @@ class Run:
         return [part.strip("-") for part in self.name.rsplit("--", 2)]
 
     @property
-    def accuracy(self) -> float:
-        """The accuracy of the final model, in percent."""
-        return 100 * self.result.metrics.get("accuracy", float("nan"))
+    def value(self) -> float:
+        """The metric of the final model, accuracies in percent; NaN if it was not reported."""
+        return scaled(self.metric, self.result.metrics.get(self.metric, math.nan))
+
+    @property
+    def values(self) -> list[float]:
+        """The metric after each round."""
+        return [scaled(self.metric, record.metrics.get(self.metric, math.nan)) for record in self.records]
 
     @property
     def length(self) -> int:
@@ -93,10 +101,11 @@ def by_split(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return grouped
 
 
-def collect(paths: Iterable[Path], running: bool = False) -> tuple[list[Run], list[str]]:
+def collect(paths: Iterable[Path], running: bool = False, metric: str | None = None) -> tuple[list[Run], list[str]]:
     """All complete runs in or directly below these folders, and a sentence about each one that cannot be shown.
 
-    With `running`, runs in progress are included too, with their rounds so far.
+    With `running`, runs in progress are included too, with their rounds so far. All show the same metric, by default
+    accuracy or the first that was reported.
     """
     runs, problems = [], []
     for folder in dict.fromkeys(path.resolve() for path in _folders(paths)):
@@ -106,7 +115,8 @@ def collect(paths: Iterable[Path], running: bool = False) -> tuple[list[Run], li
                 problems.append(f"{folder.name}: it has no ledger, so its guarantees are not shown")
         except (ParaAegisError, OSError) as error:
             problems.append(f"{folder.name}: {error}")
-    return _labelled(runs), problems
+    shown = choose(metric, (name for run in runs for record in run.records for name in record.metrics))
+    return [replace(run, metric=shown) for run in _labelled(runs)], problems
 
 
 def profile_of(runs: Iterable[Run]) -> str:

@@ -118,7 +118,7 @@ function explore(data) {
     const near = data.measured.map((run) => [distance(run, setting), run]).sort((a, b) => a[0] - b[0]).slice(0, 3);
     place.querySelector("tbody.measured").replaceChildren(...near.map(([, run]) => {
       const row = document.createElement("tr");
-      for (const text of [run.label, Number.isFinite(run.accuracy) ? `${run.accuracy.toFixed(1)} %` : "", duration(run.seconds) + (run.shared ? " †" : ""), bytes(run.up), bytes(run.down)]) {
+      for (const text of [run.label, run.value, duration(run.seconds) + (run.shared ? " †" : ""), bytes(run.up), bytes(run.down)]) {
         row.appendChild(document.createElement("td")).textContent = text;
       }
       return row;

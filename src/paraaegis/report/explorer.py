@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from paraaegis.methods import METHODS, REFERENCE
+from paraaegis.metrics import text
 from paraaegis.planning.cost import BASE, FLOWER_BYTE, FLOWER_EXCHANGE, Machine, priced_as
 from paraaegis.privacy.calibrate import mu_of
 from paraaegis.report.collect import Run
@@ -52,7 +53,7 @@ def _measured(run: Run, runs: Sequence[Run], machine: Machine) -> dict[str, Any]
         "elects": cost is not None and cost.inside == "elected",
         "shared": run.shared,
         "rounds": run.result.rounds,
-        "accuracy": None if run.accuracy != run.accuracy else run.accuracy,
+        "value": "" if run.value != run.value else text(run.metric, run.value),
         "seconds": run.result.seconds / run.result.rounds,
         "up": 1e6 * run.megabytes("up"),
         "down": 1e6 * run.megabytes("down"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from paraaegis.methods import METHODS
+from paraaegis.metrics import better, heading, is_percent, lower_is_better, named
 from paraaegis.report.collect import Run, by_split
 from paraaegis.report.styles import style_of
 
@@ -21,15 +23,15 @@ def figures(runs: Sequence[Run]) -> dict[str, Figure]:
     """All figures that these runs have data for, by title."""
     drawn: dict[str, Figure] = {}
     splits = by_split(runs)
-    for split, some in splits.items():  # accuracies on different data are not comparable
+    metric = runs[0].metric
+    title = metric[:1].upper() + metric[1:]
+    for split, some in splits.items():  # metrics on different data are not comparable
         suffix = f", {split}" if len(splits) > 1 else ""
         both = [run.megabytes("up") + run.megabytes("down") for run in some]
         seconds = [run.result.seconds for run in some]
-        drawn[f"Accuracy against time{suffix}"] = _scatter(some, "seconds", seconds, timed=True)
-        drawn[f"Accuracy against bytes{suffix}"] = _scatter(some, "MB per client per round, up and down", both)
-    drawn["Accuracy by round"] = _lines(
-        runs, "accuracy, %", lambda run: [100 * record.metrics.get("accuracy", float("nan")) for record in run.records]
-    )
+        drawn[f"{title} against time{suffix}"] = _scatter(some, "seconds", seconds, timed=True)
+        drawn[f"{title} against bytes{suffix}"] = _scatter(some, "MB per client per round, up and down", both)
+    drawn[f"{title} by round"] = _lines(runs, heading(metric), lambda run: run.values)
     drawn["Where the time goes"] = _phases(runs)
     drawn["Bytes by direction"] = _bytes(runs)
     voting = [run for run in runs if any(record.agreement is not None for record in run.records)]
@@ -63,6 +65,7 @@ def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], timed: boo
     points = []
     for run, cost in zip(runs, costs, strict=True):
         colour, symbol = _style(run)
+        hover = f"%{{fullData.name}}<br>%{{x:.2f}} {label}<br>{named(run.metric, run.value, 2)}<extra></extra>"
         points.append(
             {
                 "type": "scatter",
@@ -73,33 +76,47 @@ def _scatter(runs: Sequence[Run], label: str, costs: Sequence[float], timed: boo
                 "name": run.label,
                 "legendgroup": run.result.method,
                 "x": [cost],
-                "y": [run.accuracy],
+                "y": [run.value],
                 "marker": {"size": 13, "color": colour, "symbol": symbol, "line": {"width": 1, "color": "#888"}},
-                "hovertemplate": f"%{{fullData.name}}<br>%{{x:.2f}} {label}<br>%{{y:.2f}} %<extra></extra>",
+                "hovertemplate": hover,
             }
         )
-    front = pareto([(cost, run.accuracy) for run, cost in zip(runs, costs, strict=True) if not (timed and run.shared)])
+    metric = runs[0].metric
+    known = [(cost, run.value) for run, cost in zip(runs, costs, strict=True) if not (timed and run.shared)]
+    front = pareto(known, metric)
     edge = {
         "type": "scatter",
         "mode": "lines",
         "name": "Pareto front",
         "x": [cost for cost, _ in front],
-        "y": [accuracy for _, accuracy in front],
+        "y": [value for _, value in front],
         "line": {"dash": "dot", "color": "#888", "shape": "hv"},
         "hoverinfo": "skip",
     }
-    return {"data": [edge, *points], "layout": {"xaxis": {"title": label, "rangemode": "tozero"}, "yaxis": _percent()}}
+    axis = {"title": heading(metric), "range": limits(metric, [run.value for run in runs])}
+    return {"data": [edge, *points], "layout": {"xaxis": {"title": label, "rangemode": "tozero"}, "yaxis": axis}}
 
 
-def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The Pareto front: points that no other point beats in both cost (lower is better) and gain (higher is better)."""
+def pareto(points: Iterable[tuple[float, float]], metric: str) -> list[tuple[float, float]]:
+    """The Pareto front: points that no other point beats in both cost, where lower is better, and the metric."""
+    sign = 1 if lower_is_better(metric) else -1
     front: list[tuple[float, float]] = []
-    for cost, gain in sorted(
-        (point for point in points if point[1] == point[1]), key=lambda point: (point[0], -point[1])
-    ):
-        if not front or gain > front[-1][1]:
-            front.append((cost, gain))
+    for cost, value in sorted([(x, y) for x, y in points if y == y], key=lambda point: (point[0], sign * point[1])):
+        if not front or better(metric, value, front[-1][1]):
+            front.append((cost, value))
     return front
+
+
+def limits(metric: str, values: Iterable[float]) -> tuple[float, float]:
+    """The range of the metric's axis, with 4 % of room: 0 to 100 % for accuracy, 0 to 1 for scores that fit there."""
+    known = [value for value in values if math.isfinite(value)]
+    low, high = min([0.0, *known]), max([0.0, *known])
+    if is_percent(metric):
+        high = 100.0
+    elif not lower_is_better(metric) and low == 0 and high <= 1:
+        high = 1.0
+    room = 0.04 * ((high - low) or 1.0)
+    return low - room * (low < 0), high + room
 
 
 def _lines(runs: Sequence[Run], label: str, values: Callable[[Run], list[float]]) -> Figure:
@@ -148,7 +165,3 @@ def _tall(runs: Sequence[Run], mode: str, title: str) -> dict[str, Any]:
     """The layout of a bar chart with one bar per run."""
     axes = {"xaxis": {"title": title}, "yaxis": {"automargin": True, "autorange": "reversed"}}
     return {"barmode": mode, "height": 140 + 34 * len(runs), **axes}
-
-
-def _percent() -> dict[str, Any]:
-    return {"title": "accuracy, %", "range": [0, 104]}

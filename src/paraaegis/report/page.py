@@ -17,7 +17,7 @@ from paraaegis.plural import plural
 from paraaegis.report.collect import Run
 from paraaegis.report.explorer import explorer, shown_methods
 from paraaegis.report.figures import Figure, figures
-from paraaegis.report.findings import headline, notes, over_seeds, results
+from paraaegis.report.findings import headline, notes, over_seeds, results, sites
 from paraaegis.version import __version__
 
 
@@ -52,7 +52,7 @@ def page(
         "PRIVACY": _privacy(runs),
         "CONFIGURATIONS": _configurations(runs),
         "VERSION": __version__,
-        "EXPLORER": _explorer(machine) if machine else "",
+        "EXPLORER": _explorer(machine, runs[0].metric) if machine else "",
         "DATA": _script(list(drawn.values())),
         "COSTS": _script(explorer(machine, runs) if machine else None),
         "SCRIPT": (assets / "page.js").read_text(encoding="utf-8"),
@@ -70,11 +70,12 @@ def _script(value: object) -> str:
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 
-def _explorer(machine: Machine) -> str:
+def _explorer(machine: Machine, metric: str) -> str:
     text = (files("paraaegis.report") / "explorer.html").read_text(encoding="utf-8")
     options = "".join(f"<option>{html.escape(name)}</option>" for name in shown_methods(machine))
     measured = f"in {machine.seconds:.0f} s on {plural(machine.cores, 'core')}"
-    return text.replace("{{OPTIONS}}", options).replace("{{MEASURED}}", measured)
+    text = text.replace("{{OPTIONS}}", options).replace("{{MEASURED}}", measured)
+    return text.replace("{{METRIC}}", html.escape(metric))
 
 
 def _title(runs: Sequence[Run]) -> str:
@@ -97,7 +98,12 @@ def _problems(problems: Sequence[str]) -> str:
 def _results(runs: Sequence[Run]) -> str:
     names, rows = over_seeds(runs)
     seeds = _table(names, rows) if rows else ""
-    return _table(*results(runs)) + f"<p>{notes(runs)} Click a heading to sort.</p>" + seeds
+    return _table(*results(runs)) + f"<p>{notes(runs)} Click a heading to sort.</p>" + seeds + _sites(runs)
+
+
+def _sites(runs: Sequence[Run]) -> str:
+    names, rows = sites(runs)
+    return f"<details><summary>By site</summary>{_table(names, rows)}</details>" if rows else ""
 
 
 def _privacy(runs: Sequence[Run]) -> str:

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from paraaegis.comparisons.table import as_markdown
+from paraaegis.metrics import heading
 from paraaegis.report.collect import Run, by_split
-from paraaegis.report.figures import pareto
-from paraaegis.report.findings import headline, notes, over_seeds, results
+from paraaegis.report.figures import limits, pareto
+from paraaegis.report.findings import headline, notes, over_seeds, results, sites
 from paraaegis.report.styles import style_of
 
 SPREAD = 30  # ratio of largest to smallest cost above which an axis is logarithmic
 
 
 def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
-    """Plot accuracy against time and against bytes, one row per split, with the Pareto front."""
+    """Plot the metric against time and against bytes, one row per split, with the Pareto front."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -25,14 +26,15 @@ def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
 
     splits = by_split(runs)
     figure, panels = plt.subplots(
-        len(splits), 2, figsize=(11, 0.6 + 3.2 * len(splits)), sharey=True, squeeze=False, layout="constrained"
+        len(splits), 2, figsize=(11, 0.6 + 3.2 * len(splits)), sharey="row", squeeze=False, layout="constrained"
     )
     for (left, right), (split, some) in zip(panels, splits.items(), strict=True):
         hollow = " (hollow: machine had other work, not comparable)" if any(run.shared for run in some) else ""
         draw(left, some, [run.result.seconds for run in some], f"seconds{hollow}", timed=True)
         both = [run.megabytes("up") + run.megabytes("down") for run in some]
         draw(right, some, both, "MB per client per round, up and down")
-        left.set_ylabel("accuracy, %" if len(splits) == 1 else f"{split}\naccuracy, %")
+        label = heading(some[0].metric)
+        left.set_ylabel(label if len(splits) == 1 else f"{split}\n{label}")
     finish(figure, panels, path, title)
     plt.close(figure)
 
@@ -51,17 +53,18 @@ def finish(figure: Any, panels: Any, path: Path, title: str) -> None:
 
 
 def draw(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, timed: bool = False) -> None:
-    """Draw runs as points of cost and accuracy, with their Pareto front."""
-    points = list(zip(costs, [run.accuracy for run in runs], strict=True))
-    front = pareto([point for point, run in zip(points, runs, strict=True) if not (timed and run.shared)])
+    """Draw runs as points of cost and metric, with their Pareto front."""
+    metric, values = runs[0].metric, [run.value for run in runs]
+    points = list(zip(costs, values, strict=True))
+    front = pareto([point for point, run in zip(points, runs, strict=True) if not (timed and run.shared)], metric)
     line = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
     panel.step([x for x, _ in front], [y for _, y in front], where="post", color="#888888", linestyle=":", zorder=2)
-    for run, (cost, accuracy) in zip(runs, points, strict=True):
+    for run, (cost, value) in zip(runs, points, strict=True):
         method = run.result.method
         colour, marker = style_of(method)
         inner = "none" if timed and run.shared else colour
-        panel.scatter(cost, accuracy, s=60, facecolors=inner, edgecolors=colour, marker=marker, label=method, zorder=3)
-        note = panel.annotate(run.mark, (cost, accuracy), (0, 0), textcoords="offset points", fontsize=7, ha="center",
+        panel.scatter(cost, value, s=60, facecolors=inner, edgecolors=colour, marker=marker, label=method, zorder=3)
+        note = panel.annotate(run.mark, (cost, value), (0, 0), textcoords="offset points", fontsize=7, ha="center",
                               va="center", arrowprops=line)  # fmt: skip
         note.set_in_layout(False)
     if min(costs) > 0 and max(costs) > SPREAD * min(costs):
@@ -69,7 +72,7 @@ def draw(panel: Any, runs: Sequence[Run], costs: Sequence[float], label: str, ti
         panel.xaxis.set_major_formatter("{x:g}")
     else:
         panel.set(xlim=(0, 1.15 * max(costs)))
-    panel.set(xlabel=label, ylim=(0, 104))
+    panel.set(xlabel=label, ylim=limits(metric, values))
     panel.grid(alpha=0.3)
 
 
@@ -102,9 +105,7 @@ def _around(width: float, height: float) -> Iterator[tuple[float, float]]:
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """The headline, the table of results and, if there are several seeds, the table over seeds."""
+    """The headline, the table of results and, if there are several, the tables over seeds and by site."""
     parts = [headline(runs), as_markdown(*results(runs)), notes(runs)]
-    names, rows = over_seeds(runs)
-    if rows:
-        parts.append(as_markdown(names, rows))
+    parts += [as_markdown(names, rows) for names, rows in (over_seeds(runs), sites(runs)) if rows]
     return "\n\n".join(parts) + "\n"

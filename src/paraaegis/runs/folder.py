@@ -225,7 +225,7 @@ class RunFolder:
     def append(self, record: RoundRecord) -> None:
         """Append the record of a round."""
         with self.records.open("ab") as file:
-            file.write(msgspec.json.encode(record) + b"\n")
+            file.write(_line(record))
 
     def read_records(self) -> list[RoundRecord]:
         """The records so far; a last line cut off by a kill is skipped."""
@@ -323,7 +323,7 @@ class RunFolder:
             )
         write_whole(
             self.records,
-            lambda file: file.writelines(msgspec.json.encode(record) + b"\n" for record in records[:count]),
+            lambda file: file.writelines(map(_line, records[:count])),
         )
 
     def complete(self, result: Mapping[str, Any], keep: bool = False) -> None:
@@ -356,12 +356,29 @@ def write_config(path: Path, config: Config) -> None:
     write_whole(path, lambda file: file.write(content))
 
 
+def _line(record: RoundRecord) -> bytes:
+    """A record as a line of rounds.jsonl; without `sites` if there are none, as in the lines of earlier versions."""
+    content = msgspec.to_builtins(record)
+    if not record.sites:
+        del content["sites"]
+    return msgspec.json.encode(content) + b"\n"
+
+
 def _with_nan(content: Any) -> Any:
     """JSON has no NaN or infinity: such a metric is written as null, and read back as NaN."""
-    if isinstance(content, dict) and isinstance(content.get("metrics"), dict):
-        metrics = {name: math.nan if value is None else value for name, value in content["metrics"].items()}
-        return {**content, "metrics": metrics}
-    return content
+    if not isinstance(content, dict):
+        return content
+    sites = content.get("sites")
+    found = {"metrics": _numbers(content.get("metrics"))} if "metrics" in content else {}
+    if isinstance(sites, dict):
+        found["sites"] = {site: _numbers(metrics) for site, metrics in sites.items()}
+    return {**content, **found}
+
+
+def _numbers(metrics: Any) -> Any:
+    if not isinstance(metrics, dict):
+        return metrics  # refused by its type
+    return {name: math.nan if value is None else value for name, value in metrics.items()}
 
 
 def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 
+from paraaegis import metrics
 from paraaegis.config import Config
 from paraaegis.errors import PrivacyError, RunError
 from paraaegis.privacy.ledger import read_ledger
@@ -17,7 +19,10 @@ from paraaegis.version import __version__
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """The summary of a run. Seconds and bytes are sums over all rounds; `metrics` are the final model's."""
+    """The summary of a run. Seconds and bytes are sums over all rounds; `metrics` are the final model's.
+
+    `sites` are its metrics at each client, and `samples` their training samples, if more than one client reported.
+    """
 
     method: str
     rounds: int
@@ -28,6 +33,8 @@ class Result(msgspec.Struct, kw_only=True):
     folder: str
     stopped: str = ""  # why the run ended before its last round
     machine: dict[str, str] = {}
+    sites: dict[str, dict[str, float]] = {}
+    samples: dict[str, int] = {}
 
     @property
     def model(self) -> Path:
@@ -43,9 +50,22 @@ class Result(msgspec.Struct, kw_only=True):
         return "shared" in self.machine
 
 
-def complete(config: Config, folder: RunFolder, stopped: str, keep: bool = False, gpu: str = "") -> Result:
-    """Write the result of a run whose records are all written; `keep`: a client still needs the last aggregates."""
+def complete(
+    config: Config,
+    folder: RunFolder,
+    stopped: str,
+    keep: bool = False,
+    gpu: str = "",
+    weights: Mapping[str, int] | None = None,
+) -> Result:
+    """Write the result of a run whose records are all written; `keep`: a client still needs the last aggregates.
+
+    `weights` are the clients' weights in the mean.
+    """
     result = summarise(config, folder, stopped, gpu)
+    if weights and config.federation.weights == "samples":
+        samples = {site: weights[site] for site in result.sites}
+        result = msgspec.structs.replace(result, samples=samples)
     folder.complete(msgspec.to_builtins(result), keep)
     return result
 
@@ -87,6 +107,7 @@ def summarise(config: Config, folder: RunFolder, stopped: str = "", gpu: str = "
         method=config.protect.method,
         rounds=len(records),
         metrics=records[-1].metrics,
+        sites=records[-1].sites,
         seconds=sum(record.seconds.get("wall", 0.0) for record in records),
         bytes_up=sum(sum(record.bytes_up.values()) for record in records),
         bytes_down=sum(sum(record.bytes_down.values()) for record in records),
@@ -94,6 +115,16 @@ def summarise(config: Config, folder: RunFolder, stopped: str = "", gpu: str = "
         stopped=stopped,
         machine=machine(gpu),
     )
+
+
+def by_site(result: Result, metric: str) -> tuple[list[str], list[list[str]]]:
+    """The metric at each client: headings and rows; no rows unless several clients reported."""
+    rows = []
+    for site, measured in result.sites.items():
+        samples = f"{result.samples[site]:,}" if site in result.samples else ""
+        value = metrics.scaled(metric, measured[metric]) if metric in measured else None
+        rows.append([site, samples, "" if value is None else metrics.text(metric, value)])
+    return ["site", "samples", metric], rows
 
 
 def machine(gpu: str) -> dict[str, str]:

@@ -162,7 +162,7 @@ def carry_out(
     if state.late:
         text = "the last model did not reach %s; to deliver it, start the run again when every node is connected"
         _log.warning(text, ", ".join(state.late))
-    return complete(config, folder, state.stopped, keep=bool(state.late), gpu=gpu)
+    return complete(config, folder, state.stopped, keep=bool(state.late), gpu=gpu, weights=state.weights)
 
 
 def _serve(
