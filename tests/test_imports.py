@@ -72,7 +72,16 @@ def test_a_federation_of_ones_own_learners_loads_no_torch(tmp_path):
 
 
 def test_the_public_names_are_these():
-    assert paraaegis.__all__ == ["Config", "Learner", "ParaAegisError", "__version__", "load_config"]
+    assert sorted(paraaegis.__all__) == [
+        "Config",
+        "Learner",
+        "ParaAegisError",
+        "Result",
+        "__version__",
+        "federate",
+        "load_config",
+        "torch_learner",
+    ]
     assert all(hasattr(paraaegis, name) for name in paraaegis.__all__)
 
 
