@@ -41,7 +41,7 @@ from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.state import ClientState, ServerState, decode_state, encode_state
 from paraaegis.runs.history import History
 from paraaegis.runs.metrics_log import MetricsLog
-from paraaegis.runs.origin import Origin, reconcile
+from paraaegis.runs.origin import Origin, obstacles, write_origin
 from paraaegis.types import Arrays
 
 
@@ -88,9 +88,11 @@ class RunFolder:
                 raise BusyError(
                     f"another process is running in {self.path}; wait for it or choose another --out"
                 ) from error
+            if origin is not None and not fresh:
+                self._check_origin(origin)
             self._check(config, fresh)
             if origin is not None:
-                self._check_origin(origin)
+                write_origin(self.origin, origin)
             yield
 
     def _is_ours(self) -> bool:
@@ -131,7 +133,7 @@ class RunFolder:
     def _check_origin(self, origin: Origin) -> None:
         """Refuse to continue with other learners, or to pass an old result off as that of changed code."""
         try:
-            differing = reconcile(self.origin, origin, finished=self.result.exists())
+            differing = obstacles(self.origin, origin, finished=self.result.exists())
         except RunError as error:
             raise RunError(f"{error}; {self.remedy}") from error
         if differing:

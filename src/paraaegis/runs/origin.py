@@ -48,25 +48,28 @@ def read_origin(path: Path) -> Origin | None:
         raise RunError(f"{path} is damaged: {error}") from error
 
 
-def reconcile(path: Path, origin: Origin, finished: bool) -> list[str]:
-    """Record the origin of a run that begins or continues; what differs from before, if that is too much.
+def obstacles(path: Path, origin: Origin, finished: bool) -> list[str]:
+    """What is too different from the learners recorded at `path` for the run there to continue.
 
     An unfinished run may continue with changed code, since errors must be mended; a finished one must not.
     """
     earlier = read_origin(path)
-    code = origin.code
-    if earlier is not None:
-        changed = set(origin.code) - set(earlier.code)
-        if differing := list(earlier.differences(origin)):
-            return differing
-        if finished:
-            return [f"the code of {origin.learner} has changed since it finished"] if changed else []
-        if changed:
-            _log.warning("the code of %s has changed since the run began; continuing with it", origin.learner)
-        code = (*earlier.code, *changed)
-    content = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(origin, code=code)), indent=2)
+    if earlier is None:
+        return []
+    changed = set(origin.code) - set(earlier.code)
+    code = [f"the code of {origin.learner} has changed since it finished"] if finished and changed else []
+    return list(earlier.differences(origin)) or code
+
+
+def write_origin(path: Path, origin: Origin) -> None:
+    """Record the learners of a run that begins or continues, with the code of its earlier parts."""
+    earlier = read_origin(path)
+    before = earlier.code if earlier is not None else ()
+    changed = tuple(code for code in origin.code if code not in before)
+    if before and changed:
+        _log.warning("the code of %s has changed since the run began; continuing with it", origin.learner)
+    content = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(origin, code=before + changed)), indent=2)
     write_whole(path, lambda file: file.write(content + b"\n"))
-    return []
 
 
 def origin_of(learner: str, code: str, learners: Mapping[str, CheckedLearner]) -> Origin:
