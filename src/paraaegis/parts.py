@@ -68,7 +68,7 @@ class Part(ABC):
 
 
 class Plain(Part):
-    """Values in clear: as they are, or clipped and noised."""
+    """Values in the clear: as they are, or clipped and noised."""
 
     def mechanism(self, config: Config, parts: int, pool: SecretPool | None) -> Mechanism:  # noqa: ARG002
         """See Part."""
@@ -105,7 +105,7 @@ class Ckks(Part):
         ckks = profile(config.protect.profile)
         if config.sampled > ckks.max_clients:
             raise ConfigError(
-                f"profile {ckks.name!r} sums up to {ckks.max_clients} clients, got {config.sampled} per round; "
+                f"profile {ckks.name!r} sums at most {ckks.max_clients} clients, got {config.sampled} per round; "
                 "lower federation.clients or federation.fraction, or choose a method that does not encrypt"
             )
         super().check(config, parts, length)

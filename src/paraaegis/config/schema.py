@@ -127,7 +127,7 @@ class Privacy(Section, frozen=True):
     delta: Annotated[float, Meta(ge=1e-100, lt=1), "δ of the budget"] = 1e-5
     clip: Annotated[Positive, "θ, L2 norm that an update is clipped to; inf: not clipped"] = 1.0
     calibration: Annotated[Literal["paper", "tight"], "the paper's formula, or exact accounting"] = "paper"
-    unit: Annotated[Literal["client", "client-replace"], "one client's update left out, or replaced"] = "client"
+    unit: Annotated[Literal["client", "client-replace"], "one client's update removed, or replaced"] = "client"
     noise: Annotated[Literal["seeded", "secret"], "secret: nobody can replay it; seeded: a simulation"] = "seeded"
     sigma: Annotated[float, Meta(ge=0), "σ of the noise per value; 0: what the budget allows over all rounds"] = 0.0
     participations: Annotated[Natural, "tight: maximum number of rounds a client takes part in; 0: no limit"] = 0
@@ -272,8 +272,8 @@ def _refuse_contradictory_privacy(config: Config) -> None:
         raise ConfigError("privacy.clip = inf leaves nothing to calibrate noise to; set a finite clip or epsilon = inf")
     if privacy.sigma and math.isinf(privacy.epsilon):
         raise ConfigError(
-            f"privacy.sigma = {privacy.sigma:g} asks for noise, but privacy.epsilon = inf turns it off; set only one of "
-            "them"
+            f"privacy.sigma = {privacy.sigma:g} asks for noise, but privacy.epsilon = inf turns it off; set only one "
+            "of them"
         )
     if privacy.participations and privacy.calibration == "paper":
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Read runs for a report from their folders; broken or unfinished runs are listed and left out."""
+"""Read runs for a report from their folders; broken or unfinished runs are listed and skipped."""
 
 from __future__ import annotations
 

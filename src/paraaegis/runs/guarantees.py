@@ -72,7 +72,7 @@ class RunGuarantees(msgspec.Struct, kw_only=True):
 def run_guarantees(config: Config) -> RunGuarantees:
     """The guarantees of a configuration. If calibration `paper` needs `min_samples`, it is taken from the data's split.
 
-    Sampling counts at its worst: a client that is drawn in every round, or as often as the cap on participation allows.
+    Sampling is assumed to be worst-case: a client drawn in every round, or as often as privacy.participations allows.
     """
     config = _with_samples(config)
     method = method_of(config)
