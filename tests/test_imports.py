@@ -1,4 +1,4 @@
-"""Nothing heavy is loaded by who does not use it."""
+"""Nothing heavy is loaded by who does not use it, and no file has two subjects."""
 
 import subprocess
 import sys
@@ -9,7 +9,8 @@ import pytest
 import paraaegis
 
 HEAVY = {"torch", "tenseal", "flwr", "plotly", "sklearn"}
-SOURCES = sorted(Path(paraaegis.__file__).parent.rglob("*.py"))
+FOLDERS = Path(paraaegis.__file__).parent, Path(__file__).parent
+FILES = [path for folder in FOLDERS for path in sorted(folder.rglob("*.py"))]
 
 
 def loaded(program, *arguments):
@@ -71,7 +72,16 @@ def test_a_federation_of_ones_own_learners_loads_no_torch(tmp_path):
 
 
 def test_the_public_names_are_these():
-    assert paraaegis.__all__ == ["Config", "Learner", "ParaAegisError", "__version__", "load_config"]
+    assert sorted(paraaegis.__all__) == [
+        "Config",
+        "Learner",
+        "ParaAegisError",
+        "Result",
+        "__version__",
+        "federate",
+        "load_config",
+        "torch_learner",
+    ]
     assert all(hasattr(paraaegis, name) for name in paraaegis.__all__)
 
 
@@ -79,6 +89,6 @@ def test_the_type_information_is_shipped():
     assert (Path(paraaegis.__file__).parent / "py.typed").exists()
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(SOURCES[0].parent)))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_source_file_has_one_subject(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 400

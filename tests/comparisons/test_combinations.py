@@ -1,5 +1,7 @@
 """Methods, splits, data sets and models combine through the configuration alone."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,6 +13,16 @@ from paraaegis.launch import run
 from paraaegis.methods import METHODS
 
 PAPER = [name for name in preset_names() if name != "quick"]
+
+
+@pytest.mark.parametrize(("method", "model", "split"), [
+    (method, model, split) for method, (model, split) in product(METHODS, [("mlp", "dirichlet"), ("cnn", "iid")])
+])  # fmt: skip
+def test_every_method_combines_with_every_model_and_split(method, model, split, tmp_path):
+    settings = [f"protect.method={method}", f"model.name={model}", f"data.split={split}", "data.alpha=1.0",
+                "federation.rounds=1", "federation.clients=5", "train.epochs=1"]  # fmt: skip
+    result = run(make_config({}, settings), tmp_path / "run")
+    assert 0 <= result.metrics["accuracy"] <= 1
 
 
 @pytest.fixture(scope="module")

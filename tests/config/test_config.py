@@ -1,33 +1,21 @@
 """A configuration is checked whole before any work, and says what is wrong with it."""
 
 import math
-import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 import tomli_w
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from paraaegis.comparisons.preset import cells_of, read_preset
-from paraaegis.config import Config, Section, load_config, make_config
-from paraaegis.config.listing import all_keys
+from paraaegis.config import Config, load_config, make_config
 from paraaegis.errors import ConfigError
+from refusals import refusal
 
 PRESET = 'title = "t"\nsplits = { iid = {} }\n[[rows]]\nlabel = "a"\n'
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.toml"
-
-
-def refusal(*settings, raw=None):
-    with pytest.raises(ConfigError) as caught:
-        make_config(raw or {}, settings)
-    return str(caught.value)
 
 
 def test_the_defaults_are_a_configuration():
@@ -229,164 +217,10 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path, content):
         load_config(path)
 
 
-TABLES = {name: type(table) for name, table in msgspec.structs.asdict(Config()).items() if isinstance(table, Section)}
-KEYS = [tuple(key.name.split(".")) for key in all_keys() if "." in key.name]
-VALUES = st.sampled_from([-1, 0, 1, 3, 2**70, -0.5, 0.5, 1.5, 1e300, math.inf, math.nan, True, "Tight", "tight", "max",
-                          None, [], ["a"], {}, {"x": 1}])  # fmt: skip
-
-
-def outcome(build):
-    try:
-        return build()
-    except ConfigError as error:
-        return str(error)
-
-
-@given(key=st.sampled_from(KEYS), value=VALUES)
-def test_a_configuration_built_in_python_is_checked_as_one_from_a_file(key, value):
-    """The same result or the same refusal, from the constructor, by replacement and from nested tables."""
-    table, name = key
-    read = outcome(lambda: make_config({table: {name: value}}))
-    built = outcome(lambda: Config(**{table: TABLES[table](**{name: value})}))
-    unset = {"clients": 0} if name == "names" else {}  # else the names would have to be ten
-    replaced = outcome(
-        lambda: replace(Config(), **{table: replace(getattr(Config(), table), **unset, **{name: value})})
-    )
-    assert built == replaced == read
-    if isinstance(read, Config):
-        assert built.digest() == replaced.digest() == read.digest()
-
-
-@pytest.mark.parametrize(
-    ("build", "told"),
-    [
-        (lambda: TABLES["privacy"](calibration="Tight"), "privacy.calibration must be one of paper, tight, got 'Tight' "
-         "(did you mean 'tight'?)"),
-        (lambda: TABLES["privacy"](delta=2), "privacy.delta: expected float < 1.0, got 2"),
-        (lambda: replace(Config(), seed=-1), "seed: expected int >= 0, got -1"),
-        (lambda: Config(protect=3), "protect is a table, got 3; set one of its keys: protect.method, protect.ratio, "),
-        (lambda: Config(privacy=TABLES["privacy"](clip=math.inf)), "privacy.clip = inf leaves nothing to calibrate"),
-        (lambda: Config(protect={"rato": 0.1}), "unknown key 'protect.rato' (did you mean 'ratio'?)"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_in_python_is_told_in_the_words_for_files(build, told):
-    with pytest.raises(ConfigError, match=re.escape(told)):
-        build()
-
-
-def test_a_whole_number_or_numpys_is_taken_for_a_float():
-    assert type(TABLES["protect"](ratio=1).ratio) is type(TABLES["protect"](ratio=np.float64(1)).ratio) is float
-
-
-def test_clients_are_ten_or_as_many_as_are_told_or_named():
-    assert make_config({}).names == tuple(f"client-{index}" for index in range(10))
-    assert make_config({}, ["federation.clients=2"]).names == ("client-0", "client-1")
-    named = make_config({}, ["federation.names=['hospital-a', 'hospital-b']"])
-    assert (named.names, named.federation.clients) == (("hospital-a", "hospital-b"), 2)
-    assert make_config({}, ["federation.names=['hospital-a', 'hospital-b']", "federation.clients=2"]) == named
-
-
-def test_a_number_of_clients_that_is_not_that_of_the_names_is_refused():
-    message = refusal("federation.names=['a', 'b']", "federation.clients=3")
-    assert "federation.clients is 3, but federation.names lists 2 (a, b)" in message
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "-", "-a", "_", "a b", "a/b", "a\n", "server", "Server", "A"])
-def test_what_no_file_could_be_called_or_another_is_called_is_no_name(name):
-    assert outcome(lambda: make_config({"federation": {"names": ["a", name]}})).startswith("federation.names: ")
-
-
-@pytest.mark.parametrize("name", ["hospital-b", "b", "7", "st.mary_2", "Charité"])
-def test_letters_digits_and_three_signs_make_a_name(name):
-    assert make_config({"federation": {"names": ["a", name]}}).names == ("a", name)
-
-
-def test_the_digest_without_names_is_what_it_was_before_clients_had_names():
-    """Runs that lie in folders are found, and go on."""
-    assert Config().digest() == "70039d5e7b399fd067089ae7767afa04d1e817caadcb8acc0869dabe79a4908a"
-    three = make_config({}, ["federation.clients=3", "protect.ratio=1"])
-    assert three.digest() == "40a2b188e72f3b104603f4f8b65bee6a7d50e509b94d9b90dd23ba6fabc01bc3"
-
-
-def leaves(table, key=""):
-    for name, value in table.items():
-        path = f"{key}.{name}" if key else name
-        yield from leaves(value, path) if isinstance(value, dict) else [(path, value)]
-
-
-TEN = [f"hospital-{letter}" for letter in "abcdefghij"]
-OTHER = {"federation.names": TEN, "data.folder": "elsewhere", "data.name": "cifar10", "model.name": "mlp",
-         "protect.profile": "other", "protect.method": "fedavg", "protect.ratio": 0.2,
-         "federation.quorum": 3}  # fmt: skip
-
-
-def another(path, value):
-    """A legal value of this key that is not `value`."""
-    if path in OTHER:
-        return OTHER[path]
-    if path in ("privacy.sigma", "privacy.inside_clip"):
-        return 0.5
-    if isinstance(value, bool):
-        return str(not value).lower()
-    if isinstance(value, int):
-        return value + 1
-    if isinstance(value, float):
-        return value / 2
-    for word in ("uniform", "dirichlet", "adam", "min", "tight", "secret", "cpu", "matrix", "variance", "up"):
-        try:
-            make_config({}, [f"{path}={word}"])
-        except ConfigError:
-            continue
-        return word
-    return None  # a key with a single legal value
-
-
-TIGHT = ["privacy.calibration=tight", "federation.fraction=0.1", "federation.rounds=10"]
-CHANGES = [
-    (path, changed)
-    for path, value in leaves(msgspec.to_builtins(Config()))
-    if (changed := another(path, value)) is not None
-]
-
-
-@pytest.mark.parametrize(("path", "changed"), CHANGES, ids=[path for path, _ in CHANGES])
-def test_the_digest_ignores_what_may_differ_between_silos_and_nothing_else(path, changed):
-    needs = {"protect.decay": ["protect.method=paraaegis-dynamic"], "privacy.participations": TIGHT}
-    settings = [f"{path}={changed}", *needs.get(path, [])]
-    base = make_config({}, settings[1:])
-    ignored = path.startswith("engine.") or path in ("data.folder", "privacy.attempts")
-    assert (make_config({}, settings).digest() == base.digest()) == ignored
-
-
-def test_the_digest_does_not_depend_on_how_a_value_was_written():
-    tables = tomllib.loads("[protect]\nratio = 0.10\n[federation]\nclients = 10")
-    assert make_config(tables).digest() == Config().digest()
-
-
 @pytest.mark.parametrize(("clients", "fraction", "sampled"), [(10, 1.0, 10), (10, 0.5, 5), (10, 0.01, 1), (3, 0.4, 1)])
 def test_a_round_has_at_least_one_client(clients, fraction, sampled):
     config = make_config({}, [f"federation.clients={clients}", f"federation.fraction={fraction}"])
     assert config.sampled == sampled
-
-
-DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
-
-
-def test_every_key_is_documented_as_it_is():
-    rows = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    assert rows == [f"| `{key.name}` | `{key.default}` | {key.allowed} | {key.meaning} |" for key in all_keys()]
-    assert "| `privacy.clip` | `1.0` | number > 0 | θ, L2 norm that an update is clipped to; inf: not clipped |" in rows
-
-
-def test_the_documented_files_are_a_configuration_and_a_preset(tmp_path):
-    one, grid = re.findall(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "one.toml").write_text(one)
-    assert load_config(tmp_path / "one.toml").protect.ratio == 0.01
-    (tmp_path / "grid.toml").write_text(grid)
-    cells = cells_of(read_preset(str(tmp_path / "grid.toml")))
-    assert [(cell.label, cell.split, cell.seed) for cell in cells] == [
-        ("static-10", "iid", 0), ("static-10", "iid", 1), ("static-10", "skewed", 0), ("static-10", "skewed", 1),
-        ("feedback-1", "iid", 0)]  # fmt: skip
 
 
 RACE = """

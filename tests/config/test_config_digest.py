@@ -1,0 +1,71 @@
+"""The digest tells runs apart, and nothing that may differ between silos."""
+
+import tomllib
+
+import msgspec
+import pytest
+
+from paraaegis.config import Config, make_config
+from paraaegis.errors import ConfigError
+
+
+def test_the_digest_without_names_is_what_it_was_before_clients_had_names():
+    """Runs that lie in folders are found, and go on."""
+    assert Config().digest() == "70039d5e7b399fd067089ae7767afa04d1e817caadcb8acc0869dabe79a4908a"
+    three = make_config({}, ["federation.clients=3", "protect.ratio=1"])
+    assert three.digest() == "40a2b188e72f3b104603f4f8b65bee6a7d50e509b94d9b90dd23ba6fabc01bc3"
+
+
+def leaves(table, key=""):
+    for name, value in table.items():
+        path = f"{key}.{name}" if key else name
+        yield from leaves(value, path) if isinstance(value, dict) else [(path, value)]
+
+
+TEN = [f"hospital-{letter}" for letter in "abcdefghij"]
+OTHER = {"federation.names": TEN, "data.folder": "elsewhere", "data.name": "cifar10", "model.name": "mlp",
+         "protect.profile": "other", "protect.method": "fedavg", "protect.ratio": 0.2,
+         "federation.quorum": 3}  # fmt: skip
+
+
+def another(path, value):
+    """A legal value of this key that is not `value`."""
+    if path in OTHER:
+        return OTHER[path]
+    if path in ("privacy.sigma", "privacy.inside_clip"):
+        return 0.5
+    if isinstance(value, bool):
+        return str(not value).lower()
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value / 2
+    for word in ("uniform", "dirichlet", "adam", "min", "tight", "secret", "cpu", "matrix", "variance", "up"):
+        try:
+            make_config({}, [f"{path}={word}"])
+        except ConfigError:
+            continue
+        return word
+    return None  # a key with a single legal value
+
+
+TIGHT = ["privacy.calibration=tight", "federation.fraction=0.1", "federation.rounds=10"]
+CHANGES = [
+    (path, changed)
+    for path, value in leaves(msgspec.to_builtins(Config()))
+    if (changed := another(path, value)) is not None
+]
+
+
+@pytest.mark.parametrize(("path", "changed"), CHANGES, ids=[path for path, _ in CHANGES])
+def test_the_digest_ignores_what_may_differ_between_silos_and_nothing_else(path, changed):
+    needs = {"protect.decay": ["protect.method=paraaegis-dynamic"], "privacy.participations": TIGHT}
+    settings = [f"{path}={changed}", *needs.get(path, [])]
+    base = make_config({}, settings[1:])
+    ignored = path.startswith("engine.") or path in ("data.folder", "privacy.attempts")
+    assert (make_config({}, settings).digest() == base.digest()) == ignored
+
+
+def test_the_digest_does_not_depend_on_how_a_value_was_written():
+    tables = tomllib.loads("[protect]\nratio = 0.10\n[federation]\nclients = 10")
+    assert make_config(tables).digest() == Config().digest()
