@@ -120,7 +120,7 @@ class Method:
                 f"{config.protect.method} is not one"
             )
         if config.privacy.inside_clip:
-            self._check_inside(config)
+            self._check_shared_noise(config)
         if config.privacy.participations and self.varies:
             raise ConfigError(
                 f"privacy.participations requires equal noise in every round, which {config.protect.method} does not "
@@ -146,7 +146,7 @@ class Method:
                 f"{protect.method} sends nothing else; set a larger ratio or a decay closer to 1"
             )
 
-    def _check_inside(self, config: Config) -> None:
+    def _check_shared_noise(self, config: Config) -> None:
         privacy, quorum = config.privacy, config.federation.quorum
         if not self.sums_clean_values:
             able = ", ".join(name for name, method in METHODS.items() if method.sums_clean_values)
