@@ -20,7 +20,7 @@ from paraaegis.planning.planner import (
     recommend,
     train_seconds_of,
 )
-from paraaegis.privacy.budget import shared_noise, noise
+from paraaegis.privacy.budget import noise, shared_noise
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.runs.check import check_early

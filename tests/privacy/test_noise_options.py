@@ -9,13 +9,13 @@ import pytest
 from hand import Hand
 from paraaegis.errors import ConfigError, UpdateError
 from paraaegis.methods import find_method
-from paraaegis.privacy.budget import budget, shared_noise, noise
+from paraaegis.privacy.budget import budget, noise, shared_noise
 from paraaegis.privacy.calibrate import mu_of
 from paraaegis.privacy.guarantee import CLIENTS, SERVER, mu_against
 from paraaegis.privacy.ledger import releases_of
 from paraaegis.runs.check import resolve
 from paraaegis.runs.guarantees import run_guarantees
-from toy import configure, learners_of, play, wired_of
+from toy import configure, federation_of, learners_of, play
 
 TIGHT = ("privacy.calibration=tight", "privacy.epsilon=1.0", "privacy.clip=1.0")
 UPDATES = np.random.default_rng(0).normal(size=(3, 40)).astype(np.float32)
@@ -91,8 +91,8 @@ def test_colluders_must_leave_someone_to_make_the_noise():
 def test_a_capped_participation_is_kept_and_needs_less_noise():
     settings = (*TIGHT, "protect.method=dp-fedavg", "federation.clients=5", "federation.fraction=0.4",
                 "federation.rounds=10", "privacy.participations=4")  # fmt: skip
-    plan = wired_of(configure(*settings), learners_of(np.zeros((5, 8), dtype=np.float32))).parameters
-    counts = [sum(client in plan.members(number) for number in range(1, 11)) for client in plan.clients]
+    parameters = federation_of(configure(*settings), learners_of(np.zeros((5, 8), dtype=np.float32))).parameters
+    counts = [sum(client in parameters.members(number) for number in range(1, 11)) for client in parameters.clients]
     assert counts == [4] * 5
     worst = noise(resolve(configure(*settings[:-1]), [10])).sigmas[0]
     assert noise(resolve(configure(*settings), [10])).sigmas[0] == pytest.approx(worst * math.sqrt(4 / 10))
