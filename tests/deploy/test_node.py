@@ -65,6 +65,13 @@ def with_data(monkeypatch, samples):
     monkeypatch.setattr(blobs, "SAMPLES", samples)
 
 
+def test_a_node_logs_what_it_answered(tmp_path, caplog):
+    silo = Silo(tmp_path)
+    with caplog.at_level(logging.INFO):
+        silo.hello()
+    assert f"client-0, run {silo.run}, round 0: RollCall answered with Hello" in caplog.text
+
+
 def test_data_is_counted_anew_at_every_introduction(tmp_path, monkeypatch):
     silo = Silo(tmp_path)
     assert silo.hello().weight == SAMPLES
@@ -257,8 +264,9 @@ def test_a_server_hears_of_errors_but_nothing_of_data(capsys, monkeypatch, error
     monkeypatch.setattr("paraaegis.engines.flower.client.Message", lambda content, reply_to: content)
     assert _replied(None, work).config_records["error"]["text"] == told
     log = capsys.readouterr().err
-    assert ("patient 7" in log) == ("patient 7" in str(error))
-    assert not log or re.match(rf"{TIME} ERROR .*\nTraceback ", log)
+    assert str(error) in log
+    refused = isinstance(error, ProtocolError)
+    assert re.match(rf"{TIME} WARNING a message was refused: " if refused else rf"{TIME} ERROR .*\nTraceback ", log)
 
 
 def test_what_a_server_says_has_its_time(capsys):

@@ -55,6 +55,12 @@ def test_a_loop_of_ones_own_trains_from_the_given_weights():
     np.testing.assert_array_equal(learner.initial(), first)  # training has not touched what was attached
 
 
+@pytest.mark.parametrize(("layer", "has"), [(nn.BatchNorm1d(3), True), (nn.LayerNorm(3), False)])
+def test_running_statistics_are_noticed(layer, has):
+    learner = torch_learner(nn.Sequential(layer, nn.Linear(3, 2)), data=points())
+    assert check_learners({"a": learner})["a"].has_batch_norm is has
+
+
 def test_the_library_trains_on_data():
     learner = torch_learner(net(), data=points(), epochs=10, batch=8, optimizer=lambda p: torch.optim.Adam(p, lr=0.05))
     trained, metrics = learner.train(learner.initial(), 1)

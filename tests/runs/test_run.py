@@ -74,7 +74,7 @@ def test_a_result_names_the_gpu_that_it_was_made_on(gpu, told, monkeypatch, tmp_
 def test_batch_norm_under_the_compact_profile_is_warned_of_once(begin, method, model, profile, times, tmp_path, caplog):
     settings = [f"protect.method={method}", f"model.name={model}", f"protect.profile={profile}", "federation.rounds=1"]
     begin(make_config({}, [*QUICK, *settings]), tmp_path / "run")
-    assert caplog.text.count("supports sums within ±45, but BatchNorm statistics of cnn") == times
+    assert caplog.text.count("supports sums within ±45, but the BatchNorm statistics of this model") == times
 
 
 def test_the_written_configuration_is_complete_and_resolved(finished):

@@ -98,11 +98,17 @@ def rotate(
     without: Annotated[str, typer.Option(help="A silo that has left, if any; it will not get the new secrets.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Make new secrets, which the others get when they next connect to the server. Then start a new run."""
+    """Make new secrets, which the other silos get when they next connect to the server. Then start a new run."""
     from paraaegis.deploy.key_folder import KeyFolder
 
     new_id = KeyFolder(folder).rotate(without)
-    print_json({"key_id": new_id}) if as_json else typer.echo(f"new secrets: {new_id}")
+    if as_json:
+        print_json({"key_id": new_id})
+        return
+    typer.echo(f"new secrets: {new_id}")
+    if without:
+        typer.echo(f"Remove {without} from federation.names in every silo's configuration and in the server's.")
+    typer.echo("Then start a new run: the other silos receive the new secrets when they connect to the server.")
 
 
 @app.command("show", epilog="Example: paraaegis keys show my-silo")

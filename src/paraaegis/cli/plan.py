@@ -182,11 +182,14 @@ def _own_length(config: Config, path: Path | None, pilot: bool) -> int:
             "also measures its training, or give the number of values with --model"
         )
     from paraaegis.protocol.learner import introduce
+    from paraaegis.runs.check import warn_of_range
     from paraaegis.runs.learners import find_maker, importable
 
     importable(path.parent if path else None)
     name = config.names[0]
-    return introduce(name, find_maker(config)(config, name))[0].length
+    learner = find_maker(config)(config, name)
+    warn_of_range(config, getattr(learner, "has_batch_norm", False))
+    return introduce(name, learner)[0].length
 
 
 def _length(model: str, config: Config) -> int:
@@ -201,6 +204,9 @@ def _length(model: str, config: Config) -> int:
             f"--model must be a number of values or one of {', '.join(MODEL_NAMES)}, got {name!r}"
             f"{meant(name, MODEL_NAMES)}"
         )
+    from paraaegis.learn.models import has_batch_norm
+    from paraaegis.runs.check import warn_of_range
     from paraaegis.runs.experiment import model_length
 
+    warn_of_range(config, has_batch_norm(name))
     return model_length(name, config)

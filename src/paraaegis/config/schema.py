@@ -23,7 +23,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
 MOST = 1e30  # float32 soon overflows beyond it
 # Keys that change no result or may differ between silos.
-HERE = ("engine.", "data.folder", "privacy.attempts", "learner")
+LOCAL_KEYS = ("engine.", "data.folder", "privacy.attempts", "learner")
 PASSED = "passed to federate"  # the `learner` of a run whose learners are objects
 
 
@@ -133,6 +133,7 @@ class Privacy(Section, frozen=True):
     participations: Annotated[Natural, "tight: maximum number of rounds a client takes part in; 0: no limit"] = 0
     inside_clip: Annotated[float, Meta(ge=0), "clip encrypted values to this norm, with shared noise; 0: off"] = 0.0
     colluders: Annotated[Count, "clients assumed to help an attacker, for shared noise and for lwe-secagg"] = 1
+    # The minimum number of clients in a sum. `floor` is its name in stored configurations, so it stays.
     floor: Annotated[Natural, "no client takes part in, or reads, a sum over fewer clients than this"] = 0
     attempts: Annotated[Count, "answers per client for one state of the model; repeating a round counts again"] = 3
     vary: Annotated[float, Meta(gt=0, le=1), "varying-dp: factor by which the noise changes each round"] = 0.9

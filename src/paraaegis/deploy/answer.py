@@ -56,4 +56,6 @@ def answer(node: Node, frames: Frames) -> Frames:
         elif isinstance(message, Finish):
             node.finished(new)
             store.finish()
+    of, answered = type(message).__name__, type(reply).__name__
+    _log.info("%s, run %s, round %d: %s answered with %s", client.name, run, message.round_id.number, of, answered)
     return pack(reply)

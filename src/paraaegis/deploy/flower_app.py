@@ -36,7 +36,7 @@ def server_app() -> ServerApp:
             with folder.claimed(config, fresh=False):
                 folder.error.unlink(missing_ok=True)
                 if folder.read_result() is None or folder.checkpoint.exists():
-                    method_of(config).check(config)
+                    method_of(config).check(config)  # before it waits for its nodes, who know the model's length
                     transport = open_transport(config.engine.deadline, config.federation.quorum, _log.info)
                     carry_out(config, folder, _connector(config, folder, transport))
         except BusyError:

@@ -21,7 +21,7 @@ from paraaegis.files import write_whole
 from paraaegis.plural import plural
 from paraaegis.protocol.learner import check_learners
 from paraaegis.runs.assemble import make_keys
-from paraaegis.runs.check import check_early, resolve
+from paraaegis.runs.check import resolve, warn_of_range
 from paraaegis.runs.folder import RunFolder, write_config
 from paraaegis.runs.learners import make_learners
 from paraaegis.runs.result import Result, read_done, read_whole
@@ -92,13 +92,14 @@ def _begun(nodes: Mapping[str, Path]) -> bool:
 
 def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
     """Folders for the server and every silo, each with what it needs and nothing more."""
-    check_early(config)
     if config.learner:
         learners = check_learners(make_learners(config))
+        warn_of_range(config, next(iter(learners.values())).has_batch_norm)
         return lay_out(resolve(config, [learner.samples for learner in learners.values()]), out, fresh)
-    from paraaegis.runs.experiment import torch_experiment, warn_of_range
+    from paraaegis.learn.models import has_batch_norm
+    from paraaegis.runs.experiment import torch_experiment
 
-    warn_of_range(config)
+    warn_of_range(config, has_batch_norm(config.model.name))
     return lay_out(torch_experiment(config, only="").config, out, fresh)
 
 

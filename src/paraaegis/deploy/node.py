@@ -28,7 +28,7 @@ from paraaegis.protocol.learner import CheckedLearner, LearnerFacts, introduce
 from paraaegis.protocol.messages import Frames
 from paraaegis.protocol.state import ClientState
 from paraaegis.runs.assemble import evaluators_of, make_client, make_parameters, short_name
-from paraaegis.runs.check import resolve
+from paraaegis.runs.check import resolve, warn_of_range
 from paraaegis.runs.learners import find_maker, importable, save_model
 from paraaegis.runs.metrics_log import MetricsLog
 from paraaegis.types import Learner
@@ -108,6 +108,7 @@ class DeployedClient:
 
     def _introduce(self) -> LearnerFacts:
         facts, _ = introduce(self.name, self._made)
+        warn_of_range(self.config, bool(getattr(self._made, "has_batch_norm", False)))
         introduced = _Introduced(config=self.config.digest(), learner=self.config.learner, facts=facts)
         write_whole(self.folder / "facts.json", lambda file: file.write(msgspec.json.encode(introduced)))
         return facts

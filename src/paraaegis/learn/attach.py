@@ -94,6 +94,11 @@ class TorchAttachment:
         self._initial = to_vector(model)
         self._variances = spans_of(model, "running_var")
 
+    @property
+    def has_batch_norm(self) -> bool:
+        """Whether the model keeps running statistics, whose updates can be large."""
+        return bool(self._variances)
+
     def initial(self) -> Vector:
         """The model as it was attached."""
         return self._initial.copy()

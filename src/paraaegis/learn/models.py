@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from paraaegis.errors import ConfigError
+from paraaegis.learn.vector import spans_of
 
 Shape: TypeAlias = tuple[int, int, int]  # height, width and channels of an image
 SMALLEST = 8  # pixels per side
@@ -37,7 +38,7 @@ def has_batch_norm(name: str) -> bool:
     """Whether the model `name` keeps running statistics of its activations."""
     with torch.device("meta"):
         model = MODELS[name]((32, 32, 3), 10)
-    return any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    return bool(spans_of(model, "running_var"))
 
 
 def _initialise(model: nn.Module, rng: np.random.Generator) -> None:

@@ -77,6 +77,7 @@ class TorchLearner:
         self._server_lr = server_lr
         self._statistics = spans_of(self._model, "running_mean", "running_var")
         self._variances = spans_of(self._model, "running_var")
+        self.has_batch_norm = bool(self._variances)
         self._images, self._labels = self._place(images, labels)
         self.samples = len(labels)
         self._test = None if test is None else self._place(*test)

@@ -49,6 +49,11 @@ class CheckedLearner:
             )
         return learner
 
+    @property
+    def has_batch_norm(self) -> bool:
+        """Whether it says that its model keeps running statistics, whose updates can be large."""
+        return bool(getattr(self.made, "has_batch_norm", False))
+
     def initial(self) -> Vector:
         """The first model."""
         if self._first is not None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from paraaegis.config import PASSED, Config, check_names, meant
+from paraaegis.crypto.profiles import profile
 from paraaegis.errors import ConfigError
 from paraaegis.methods import method_of
 from paraaegis.plural import plural
 from paraaegis.protocol.learner import CheckedLearner
+
+_log = logging.getLogger(__name__)
 
 
 def resolve(config: Config, samples: Sequence[int]) -> Config:
@@ -50,6 +54,17 @@ def check_early(config: Config) -> None:
                 f"{key} must be one of {', '.join(names)}, got {name!r}{meant(name, names)}; to bring a model and data "
                 'of your own, set learner = "module:function" (docs/own-model.md)'
             )
+
+
+def warn_of_range(config: Config, has_batch_norm: bool) -> None:
+    """Warn if the model's BatchNorm statistics may leave the range of the compact profile."""
+    ckks = profile(config.protect.profile)
+    if has_batch_norm and ckks.name == "compact" and "ckks" in method_of(config).ciphers:
+        _log.warning(
+            'protect.profile = "compact" supports sums within ±%.0f, but the BatchNorm statistics of this model may '
+            'exceed that, which would stop the run. Use protect.profile = "precise", or a model without BatchNorm',
+            ckks.reach,
+        )
 
 
 def check_samples(config: Config, learners: Mapping[str, CheckedLearner]) -> None:

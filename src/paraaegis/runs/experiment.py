@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
@@ -12,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from paraaegis.config import Config
-from paraaegis.crypto.profiles import profile
 from paraaegis.errors import ConfigError, DataError
 from paraaegis.learn import cuda, data, models, train
 from paraaegis.learn.split import split
@@ -25,7 +23,6 @@ from paraaegis.seeds import Purpose, stream
 from paraaegis.types import Learner
 
 PHOTOGRAPHS = (128, 128, 3), 10
-_log = logging.getLogger(__name__)
 LEAST = 10  # samples that a split gives every client unless the configuration says otherwise
 
 
@@ -80,18 +77,6 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
         )
     cuda.take_turns((one for one in learners.values() if isinstance(one, cuda.CudaLearner)), at_a_time(config))
     return TorchExperiment(resolve(config, [len(rows) for rows in shares]), learners, train.gpu_name(device))
-
-
-def warn_of_range(config: Config) -> None:
-    """Warn if the model has BatchNorm statistics that may leave the range of the compact profile."""
-    name, ckks = config.model.name, profile(config.protect.profile)
-    if ckks.name == "compact" and "ckks" in method_of(config).ciphers and models.has_batch_norm(name):
-        _log.warning(
-            'protect.profile = "compact" supports sums within ±%.0f, but BatchNorm statistics of %s may exceed that, '
-            'which would stop the run. Use protect.profile = "precise", or a model without BatchNorm',
-            ckks.reach,
-            name,
-        )
 
 
 def at_a_time(config: Config) -> int:

@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 import tomli_w
 
-from paraaegis.config import HERE, Config, load_config
+from paraaegis.config import LOCAL_KEYS, Config, load_config
 from paraaegis.errors import BusyError, ParaAegisError, RunError
 from paraaegis.files import write_whole
 from paraaegis.plural import plural
@@ -215,7 +215,7 @@ class RunFolder:
         except ParaAegisError as error:
             raise RunError(f"{error}; {self.remedy}") from error  # the error names the file
         differing = list(_differences(msgspec.to_builtins(earlier), msgspec.to_builtins(config)))
-        differing = [text for text in differing if not text.startswith(HERE)]
+        differing = [text for text in differing if not text.startswith(LOCAL_KEYS)]
         if differing:
             raise RunError(
                 f"{self.path} holds a run with a different configuration: {'; '.join(differing)}; choose another "

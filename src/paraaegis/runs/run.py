@@ -29,7 +29,7 @@ from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import evaluators_of, make_clients, make_keys, make_parameters, short_name
-from paraaegis.runs.check import check_early, check_samples, checked_length, resolve
+from paraaegis.runs.check import check_samples, checked_length, resolve, warn_of_range
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.learners import digest_of_file, make_learners, save_model
 from paraaegis.runs.origin import Origin, origin_of
@@ -46,12 +46,10 @@ _log = logging.getLogger(__name__)
 
 def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord) -> Result:
     """Run a configuration in the folder `out`, or continue it, with all clients in this process."""
-    check_early(config)
     if config.learner:
         return _run_own(config, make_learners(config), out, fresh, on_record)
-    from paraaegis.runs.experiment import torch_experiment, warn_of_range
+    from paraaegis.runs.experiment import torch_experiment
 
-    warn_of_range(config)
     experiment = torch_experiment(config)
     return _run(experiment.config, check_learners(experiment.learners), out, fresh, on_record, experiment.gpu)
 
@@ -104,6 +102,7 @@ def _run(
 ) -> Result:
     """Run these learners in this process. Built-in ones have public test data, which the first one evaluates."""
     check_samples(config, learners)
+    warn_of_range(config, next(iter(learners.values())).has_batch_norm)
     length, folder = checked_length(config, learners), RunFolder(out)
     evaluators, holdout = evaluators_of(config, tuple(learners)), bool(config.learner)
 

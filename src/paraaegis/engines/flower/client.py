@@ -97,6 +97,7 @@ def _content(work: Callable[[], RecordDict]) -> RecordDict:
         _log.exception("an update cannot be sent")
         return to_error("its update cannot be sent; see its node's log for the reason")
     except (ProtocolError, ConfigError, CryptoError, PrivacyError) as error:
+        _log.warning("a message was refused: %s", error)
         return to_error(str(error))
     except Exception:  # other messages may contain data, paths or counts: they stay in the node's log
         _log.exception("a message was not answered")
