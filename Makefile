@@ -2,7 +2,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
-# A file's tests share what is expensive, so they stay in one process. conftest.py puts the longest files first.
+# loadfile: a file's tests run in one process, so that its expensive fixtures are built once. xdist's groups would do this
+# too, but with pytest 9.2 they do not work. conftest.py puts the longest files first.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all lint clean

@@ -116,14 +116,15 @@ class Method:
         keeps_cut = self.noised_parts(config) > 0 and all(part.divides for part in self.parts.values())
         if config.protect.carry and not keeps_cut:
             raise ConfigError(
-                "protect.carry is for methods that clip an update and can keep what is cut off, not "
-                f"{config.protect.method}"
+                "protect.carry applies only to methods that clip an update and can keep what is cut off; "
+                f"{config.protect.method} is not one"
             )
         if config.privacy.inside_clip:
-            self._check_inside(config)
+            self._check_shared_noise(config)
         if config.privacy.participations and self.varies:
             raise ConfigError(
-                f"privacy.participations is for equal noise in every round, which {config.protect.method} does not have"
+                f"privacy.participations requires equal noise in every round, which {config.protect.method} does not "
+                "have"
             )
         for part in self.parts.values():
             part.check(config, self.noised_parts(config), length)
@@ -142,16 +143,16 @@ class Method:
         if self.withholds and length and not Schedule(protect.ratio, protect.decay).elected_at(last, length):
             raise ConfigError(
                 f"protect.ratio = {protect.ratio:g} elects none of {plural(length, 'value')} in round {last}, and "
-                f"{protect.method} sends nothing else; set a larger ratio or a decay nearer to 1"
+                f"{protect.method} sends nothing else; set a larger ratio or a decay closer to 1"
             )
 
-    def _check_inside(self, config: Config) -> None:
+    def _check_shared_noise(self, config: Config) -> None:
         privacy, quorum = config.privacy, config.federation.quorum
         if not self.sums_clean_values:
             able = ", ".join(name for name, method in METHODS.items() if method.sums_clean_values)
             raise ConfigError(
-                f"privacy.inside_clip is for methods that encrypt values without noise ({able}), not "
-                f"{config.protect.method}"
+                f"privacy.inside_clip applies only to methods that encrypt values without noise ({able}); "
+                f"{config.protect.method} is not one"
             )
         if privacy.colluders >= quorum:
             raise ConfigError(f"privacy.colluders must be below the quorum of {quorum}, got {privacy.colluders}")
@@ -168,7 +169,9 @@ def parallel(
     """A method that votes, and protects the elected values in one way and the rest in another."""
     parts = {ELECTED: elected} | ({REST: rest} if rest else {})
     if whole_only := [name for name, part in parts.items() if not part.divides]:
-        raise ValueError(f"{type(parts[whole_only[0]]).__name__} protects whole updates only, got it for a part")
+        raise ValueError(
+            f"{type(parts[whole_only[0]]).__name__} protects whole updates only, so it cannot protect a part"
+        )
     return Method(summary, parts, ratio)
 
 

@@ -21,7 +21,7 @@ def choose(metric: str | None, available: Iterable[str]) -> str:
     if names and metric not in names:
         raise ConfigError(
             f"metric must be one that was reported ({', '.join(names)}), got {metric!r}; choose one of them with "
-            "--metric, or leave it out"
+            "--metric, or omit it"
         )
     return metric
 

@@ -17,7 +17,7 @@ from paraaegis.crypto.ckks import profile
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.errors import ConfigError
 from paraaegis.plural import plural
-from paraaegis.privacy.budget import Series, constant, inside_noise, noise
+from paraaegis.privacy.budget import Series, constant, noise, shared_noise
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.protocol import encodings
 from paraaegis.protocol.mechanisms import EncodedMechanism, LweMechanism, Mechanism
@@ -32,6 +32,15 @@ class Part(ABC):
     series: Series | None = None
     divides: ClassVar[bool] = True  # whether it can protect a part of an update as well as all of it
     cipher: ClassVar[str] = ""  # what hides the values from the server
+
+    @property
+    def kind(self) -> str:
+        """The kind of its payloads, under which a round's record counts their bytes."""
+        return self.cipher or "grid"
+
+    def per_ciphertext(self, config: Config) -> int:  # noqa: ARG002
+        """How many values are packed into one ciphertext; 0 if each is sent by itself, in four bytes."""
+        return 0
 
     @property
     def noised(self) -> bool:
@@ -68,7 +77,7 @@ class Part(ABC):
 
 
 class Plain(Part):
-    """Values in clear: as they are, or clipped and noised."""
+    """Values in the clear: as they are, or clipped and noised."""
 
     def mechanism(self, config: Config, parts: int, pool: SecretPool | None) -> Mechanism:  # noqa: ARG002
         """See Part."""
@@ -87,7 +96,11 @@ class Ckks(Part):
 
     def noise(self, config: Config, parts: int) -> Gaussian | None:
         """See Part."""
-        return noise(config, parts, self.series) if self.series else inside_noise(config, parts)
+        return noise(config, parts, self.series) if self.series else shared_noise(config, parts)
+
+    def per_ciphertext(self, config: Config) -> int:
+        """See Part."""
+        return profile(config.protect.profile).degree
 
     def mechanism(self, config: Config, parts: int, pool: SecretPool | None) -> Mechanism:
         """See Part."""
@@ -105,7 +118,7 @@ class Ckks(Part):
         ckks = profile(config.protect.profile)
         if config.sampled > ckks.max_clients:
             raise ConfigError(
-                f"profile {ckks.name!r} sums up to {ckks.max_clients} clients, got {config.sampled} per round; "
+                f"profile {ckks.name!r} sums at most {ckks.max_clients} clients, got {config.sampled} per round; "
                 "lower federation.clients or federation.fraction, or choose a method that does not encrypt"
             )
         super().check(config, parts, length)

@@ -26,17 +26,17 @@ from toy import configure
 
 ALL = everything()
 # One composition of each kind: dynamic is static with another ratio.
-INSIDE, BOTH = "ckks-fedavg, noise inside", "paraaegis-static, noise inside"
+SHARED, BOTH = "ckks-fedavg, shared noise", "paraaegis-static, shared noise"
 KINDS = ["dp-fedavg", "varying-dp", "lwe-secagg", "serial", BOTH]
 FEW = 500  # games in each world: where half the noise gives μ = 2 they prove 1.6, six deviations above the claim
 GAMES = {BOTH: 800}  # the server sees half of it only, whose μ is 0.7
 
 
 def test_every_noised_method_is_audited():
-    assert {name for name in ALL if "inside" not in name} == {
+    assert {name for name in ALL if "shared noise" not in name} == {
         "dp-fedavg", "varying-dp", "lwe-secagg", "serial", "paraaegis-static", "paraaegis-dynamic"}  # fmt: skip
-    assert {name for name in ALL if "inside" in name} == {
-        f"{name}, noise inside"
+    assert {name for name in ALL if "shared noise" in name} == {
+        f"{name}, shared noise"
         for name in ("ckks-fedavg", "paraaegis-static", "paraaegis-dynamic", "paraaegis-feedback")
     }
 
@@ -44,7 +44,7 @@ def test_every_noised_method_is_audited():
 # Games
 
 
-@pytest.mark.parametrize("name", [*KINDS, pytest.param(INSIDE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [*KINDS, pytest.param(SHARED, marks=pytest.mark.slow)])
 def test_games_prove_something_and_no_more_than_the_claim(name):
     findings = play_games(ALL[name], GAMES.get(name, FEW), 3 if name == "varying-dp" else 2)
     assert findings
@@ -156,7 +156,7 @@ def repeated(check):
     return {kind for kind, size in check.correlations.items() if size > check.correlation_limit}
 
 
-@pytest.mark.parametrize("name", ["dp-fedavg", "lwe-secagg", "paraaegis-feedback, noise inside", BOTH])
+@pytest.mark.parametrize("name", ["dp-fedavg", "lwe-secagg", "paraaegis-feedback, shared noise", BOTH])
 def test_a_norm_of_the_first_chunk_alone_is_caught(name, monkeypatch):
     real = gaussian.norm
     monkeypatch.setattr(gaussian, "norm", lambda values: real(values[:CHUNK]))
@@ -168,7 +168,7 @@ def test_a_norm_of_the_first_chunk_alone_is_caught(name, monkeypatch):
         assert part.norm > part.norm_limit + 0.1
 
 
-@pytest.mark.parametrize("name", ["dp-fedavg", INSIDE, BOTH])
+@pytest.mark.parametrize("name", ["dp-fedavg", SHARED, BOTH])
 def test_the_same_noise_in_every_chunk_is_caught(name, monkeypatch):
     def same(rng):
         key = rng.bytes(16)
@@ -229,7 +229,7 @@ def unscaled(monkeypatch):
     monkeypatch.setattr(EncodedMechanism, "_share", share)
 
 
-@pytest.mark.parametrize("name", [INSIDE, BOTH])
+@pytest.mark.parametrize("name", [SHARED, BOTH])
 def test_shared_noise_that_light_clients_do_not_scale_up_is_caught(name, monkeypatch):
     unscaled(monkeypatch)
     check = check_noise(ALL[name], 2)
@@ -241,7 +241,7 @@ def test_shared_noise_that_light_clients_do_not_scale_up_is_caught(name, monkeyp
 @pytest.mark.slow
 def test_shared_noise_that_light_clients_do_not_scale_up_is_proved_by_games(monkeypatch):
     unscaled(monkeypatch)
-    assert all(one.mu_bound > one.mu_claimed for one in play_games(ALL[INSIDE], 2000))
+    assert all(one.mu_bound > one.mu_claimed for one in play_games(ALL[SHARED], 2000))
 
 
 def test_an_audit_fails_where_games_show_nothing_and_the_noise_repeats(monkeypatch):

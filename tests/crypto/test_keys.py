@@ -18,7 +18,7 @@ from paraaegis.crypto.keys import FederationKeys, epoch_and_roster, holds_retire
 from paraaegis.crypto.ratchet import Root
 from paraaegis.errors import KeyFileError, ProtocolError
 from paraaegis.files import locked
-from toy import KEYS, configure, learners_of, wired_of
+from toy import KEYS, configure, federation_of, learners_of
 
 SECRET, LINE = bytes(range(100, 132)), bytes(range(16))
 ROOT = Root(SECRET, LINE, 3)
@@ -125,7 +125,7 @@ def shows_a_secret(text, keys):
 
 def test_nothing_that_holds_a_secret_shows_it():
     config = configure("protect.method=paraaegis-static", "federation.clients=1")
-    silo = wired_of(config, learners_of(np.ones((1, 3)))).clients["client-0"]
+    silo = federation_of(config, learners_of(np.ones((1, 3)))).clients["client-0"]
     assert shows_a_secret(repr({"root": KEYS.root.secret}), KEYS)
     for holder in (KEYS, silo, silo.half):
         assert not shows_a_secret(f"{holder!r} {holder}", KEYS)

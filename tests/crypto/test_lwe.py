@@ -184,15 +184,19 @@ def test_a_plan_leaves_no_overflow_at_its_scale_and_would_at_the_next(
         std = sigma / clip * delta / sqrt(quorum - colluders)
         return clients * (scale * clip + 0.5) + lwe.TAIL * std * sqrt(clients)
 
-    plan = lwe.lwe_parameters(clip, sigma, length, clients, quorum, colluders)
-    assert largest(plan.scale) < Q / 2 <= largest(2 * plan.scale)
-    assert plan.scale == 2.0 ** round(np.log2(plan.scale))
+    parameters = lwe.lwe_parameters(clip, sigma, length, clients, quorum, colluders)
+    assert largest(parameters.scale) < Q / 2 <= largest(2 * parameters.scale)
+    assert parameters.scale == 2.0 ** round(np.log2(parameters.scale))
 
 
 def test_the_errors_of_the_honest_survivors_keep_the_noise_multiplier_with_rounding_counted() -> None:
-    plan = lwe.lwe_parameters(clip=2.0, sigma=3.0, length=10_000, clients=10, quorum=8, colluders=2)
-    assert plan.sensitivity == plan.scale * 2.0 + 50 == lwe.accounted_sensitivity(plan.scale, 2.0, 10_000)
-    assert sqrt(8 - 2) * plan.error_std / plan.sensitivity == pytest.approx(3.0 / 2.0)
+    parameters = lwe.lwe_parameters(clip=2.0, sigma=3.0, length=10_000, clients=10, quorum=8, colluders=2)
+    assert (
+        parameters.sensitivity
+        == parameters.scale * 2.0 + 50
+        == lwe.accounted_sensitivity(parameters.scale, 2.0, 10_000)
+    )
+    assert sqrt(8 - 2) * parameters.error_std / parameters.sensitivity == pytest.approx(3.0 / 2.0)
 
 
 def test_rounding_moves_a_clipped_update_by_no_more_than_the_accounted_sensitivity() -> None:

@@ -109,7 +109,7 @@ def test_attempts_of_a_round_are_limited(method):
     assert kinds == [Upload if method == "ckks-fedavg" else Ballot] * 3 + [ReportOnly] * 197
     assert "has trained 3 times on this state of the model" in replies[-1].declined
     recorded = [one for one in playing.silos["client-0"].ledger.releases if one.client == "client-0"]
-    kind = "votes" if playing.wired.server.votes else "update"
+    kind = "votes" if playing.federation.server.votes else "update"
     assert [one.attempt for one in recorded if one.what == kind] == [0, 1, 2]
 
 

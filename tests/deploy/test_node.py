@@ -34,7 +34,7 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}"
 HOSPITALS = ["hospital-a", "hospital-b", "hospital-c"]
 
 
-class ClientContext:
+class Silo:
     """A node's folder, and a node of it for every message, as Flower would make them."""
 
     def __init__(self, out, *settings):
@@ -57,7 +57,7 @@ class ClientContext:
 
 
 def test_a_node_introduces_itself_with_the_length_of_its_model(tmp_path):
-    card = ClientContext(tmp_path).node().card()
+    card = Silo(tmp_path).node().card()
     assert (card["name"], card["length"], card["leads"]) == ("client-0", 120, False)
 
 
@@ -66,14 +66,14 @@ def with_data(monkeypatch, samples):
 
 
 def test_a_node_logs_what_it_answered(tmp_path, caplog):
-    silo = ClientContext(tmp_path)
+    silo = Silo(tmp_path)
     with caplog.at_level(logging.INFO):
         silo.hello()
     assert f"client-0, run {silo.run}, round 0: RollCall answered with Hello" in caplog.text
 
 
 def test_data_is_counted_anew_at_every_introduction(tmp_path, monkeypatch):
-    silo = ClientContext(tmp_path)
+    silo = Silo(tmp_path)
     assert silo.hello().weight == SAMPLES
     with_data(monkeypatch, SAMPLES - 1)
     silo.node().card()
@@ -81,7 +81,7 @@ def test_data_is_counted_anew_at_every_introduction(tmp_path, monkeypatch):
 
 
 def test_data_that_changed_since_is_not_trained_on(tmp_path, monkeypatch):
-    silo = ClientContext(tmp_path)
+    silo = Silo(tmp_path)
     silo.node().card()
     with_data(monkeypatch, SAMPLES - 1)
     with silo.node().client(silo.run) as client, pytest.raises(LearnerError, match="59 samples now and had 60"):
@@ -89,13 +89,13 @@ def test_data_that_changed_since_is_not_trained_on(tmp_path, monkeypatch):
 
 
 def test_a_run_of_another_configuration_is_refused(tmp_path):
-    silo = ClientContext(tmp_path)
+    silo = Silo(tmp_path)
     with pytest.raises(ConfigError, match="of another configuration"), silo.node().client("0123456789abcdef-1"):
         pass
 
 
 def test_keys_of_an_older_version_are_refused_before_anything_is_spent(tmp_path):
-    silo = ClientContext(tmp_path)
+    silo = Silo(tmp_path)
     old = {"kind": "paraaegis-federation-keys-1", "profile": "precise", "vote": bytes(32), "ckks": b"", "epoch": 4}
     write_secret(silo.folder / "keys", msgspec.msgpack.encode(old))
     assert silo.node().card()["key_id"] == ""  # it can still be enrolled
@@ -106,11 +106,11 @@ def test_keys_of_an_older_version_are_refused_before_anything_is_spent(tmp_path)
 
 
 def test_any_profile_goes_with_the_keys_that_lie_there(tmp_path):
-    assert ClientContext(tmp_path, "protect.profile=compact").hello().weight == SAMPLES
+    assert Silo(tmp_path, "protect.profile=compact").hello().weight == SAMPLES
 
 
 def test_the_root_of_a_run_that_began_is_gone_and_lies_in_no_file(tmp_path):
-    silo = ClientContext(tmp_path, "privacy.noise=secret")
+    silo = Silo(tmp_path, "privacy.noise=secret")
     before = load_keys(silo.folder / "keys").root
     for _ in range(2):  # a second roll call of the run spends nothing more
         assert silo.hello(simulation=False).root == 0
@@ -122,7 +122,7 @@ def test_the_root_of_a_run_that_began_is_gone_and_lies_in_no_file(tmp_path):
 
 
 def test_each_run_has_a_root_of_its_own(tmp_path):
-    silo = ClientContext(tmp_path, "privacy.noise=secret")
+    silo = Silo(tmp_path, "privacy.noise=secret")
     name, root = silo.run, load_keys(silo.folder / "keys").root
     joined = set()
     for number in range(3):
@@ -135,14 +135,14 @@ def test_each_run_has_a_root_of_its_own(tmp_path):
 
 
 def test_a_simulation_keeps_its_root_so_that_it_can_be_played_again(tmp_path):
-    silo = ClientContext(tmp_path)
+    silo = Silo(tmp_path)
     before = load_keys(silo.folder / "keys")
     silo.hello()
     assert load_keys(silo.folder / "keys") == before
 
 
 def test_a_refused_hello_spends_no_root(tmp_path, monkeypatch):
-    silo = ClientContext(tmp_path, "privacy.noise=secret")
+    silo = Silo(tmp_path, "privacy.noise=secret")
     before = load_keys(silo.folder / "keys")
     with_data(monkeypatch, 1)
     with pytest.raises(ProtocolError, match="fewer samples"):
@@ -182,7 +182,7 @@ def test_an_error_without_words_is_one_all_the_same():
 
 
 def test_data_is_not_read_for_a_message_that_does_not_need_it(tmp_path, monkeypatch):
-    silo = ClientContext(tmp_path)
+    silo = Silo(tmp_path)
     silo.node().card()
     monkeypatch.setattr(blobs, "points", lambda *_: 1 / 0)
     with silo.node().client(silo.run) as client:
@@ -192,7 +192,7 @@ def test_data_is_not_read_for_a_message_that_does_not_need_it(tmp_path, monkeypa
 
 
 def test_a_silo_may_call_its_learner_as_it_likes(tmp_path):
-    silo = ClientContext(tmp_path)
+    silo = Silo(tmp_path)
     digest = silo.node().config.digest()
     text = (silo.folder / "config.toml").read_text().replace("blobs:make_learner", "ward:build")
     (silo.folder / "config.toml").write_text(text)
@@ -204,7 +204,7 @@ def test_a_silo_may_call_its_learner_as_it_likes(tmp_path):
 @pytest.mark.parametrize(("worth", "workers"), [(10, 2), (100, 1), (1000, 1)])
 def test_processes_are_started_for_as_many_values_as_are_worth_it(tmp_path, monkeypatch, worth, workers):
     monkeypatch.setattr(module, "WORTH", worth)
-    silo = ClientContext(tmp_path, "engine.processes=2")
+    silo = Silo(tmp_path, "engine.processes=2")
 
     with silo.node().client(silo.run) as client:
         assert client.half.mechanism.encoding.pool.workers == workers
@@ -212,12 +212,12 @@ def test_processes_are_started_for_as_many_values_as_are_worth_it(tmp_path, monk
 
 def test_noise_that_can_be_replayed_is_refused_outside_a_simulation(tmp_path):
     with pytest.raises(ConfigError, match="protects nobody"):
-        ClientContext(tmp_path, "privacy.noise=seeded").node(simulation=False).card()
+        Silo(tmp_path, "privacy.noise=seeded").node(simulation=False).card()
 
 
 @pytest.mark.parametrize("gone", ["client-1 before it is asked", "client-0 before it seals"])
 def test_a_node_that_leaves_before_enrolment_is_named(monkeypatch, gone):
-    class FixedPoint:
+    class FakeGrid:
         connected: ClassVar = [1, 2]
 
         def get_node_ids(self):
@@ -227,28 +227,28 @@ def test_a_node_that_leaves_before_enrolment_is_named(monkeypatch, gone):
             return []
 
     def asked(*_):
-        FixedPoint.connected = [2]
+        FakeGrid.connected = [2]
         yield "client-1", RecordDict({"asked": ConfigRecord({"once": b"o", "proof": b"p"})}), ""
 
-    carrier = FlowerTransport(FixedPoint(), deadline=1.0, quorum=2)
+    transport = FlowerTransport(FakeGrid(), deadline=1.0, quorum=2)
     for node, (name, key_id) in enumerate([("client-0", "a"), ("client-1", "")], 1):
-        carrier._enter(node, Introduction(name=name, length=3, public=b"p", key_id=key_id, leads=name == "client-0"))
-    present = carrier.meet(["client-0", "client-1"], patience=0, enough=2)
+        transport._enter(node, Introduction(name=name, length=3, public=b"p", key_id=key_id, leads=name == "client-0"))
+    present = transport.meet(["client-0", "client-1"], patience=0, enough=2)
     if gone.startswith("client-0"):
-        monkeypatch.setattr(carrier, "_exchange", asked)
+        monkeypatch.setattr(transport, "_exchange", asked)
     else:
-        FixedPoint.connected = [1]
+        FakeGrid.connected = [1]
     with pytest.raises(ProtocolError, match=f"{gone[:8]} disconnected before enrolment"):
-        carrier.enrol(present)
+        transport.enrol(present)
 
 
 def test_nothing_is_sent_to_a_client_whose_node_is_not_connected():
-    class Grid:
+    class SilentGrid:
         def get_node_ids(self):
             return []
 
-    carrier = FlowerTransport(Grid(), deadline=0.0, quorum=1)
-    (reply,) = carrier.carry(Exchange({"client-0": (b"frame",)}))
+    transport = FlowerTransport(SilentGrid(), deadline=0.0, quorum=1)
+    (reply,) = transport.carry(Exchange({"client-0": (b"frame",)}))
     assert (reply.client, reply.lost, reply.sent) == ("client-0", True, False)
 
 

@@ -20,7 +20,7 @@ from paraaegis.planning.planner import (
     recommend,
     train_seconds_of,
 )
-from paraaegis.privacy.budget import inside_noise, noise
+from paraaegis.privacy.budget import noise, shared_noise
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.schedule import Schedule
 from paraaegis.runs.check import check_early
@@ -211,7 +211,7 @@ def test_a_pilots_noise_is_that_of_the_whole_run_inside_and_outside():
         (out / "rounds.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
 
     run_pilot(config, 3, run_one=run_one)
-    for find in (noise, inside_noise):
+    for find in (noise, shared_noise):
         assert find(flown[-1], 2).sigmas[0] == pytest.approx(find(config, 2).sigmas[0])
     for chosen in flown:
         check_early(chosen)  # also plain averaging, which knows no clip inside and carries nothing over

@@ -34,7 +34,7 @@ def whats(ledger):
 )  # fmt: skip
 def test_every_value_and_vote_of_every_round_is_in_the_ledger(method, values):
     played = play(UPDATES, *TIGHT, f"protect.method={method}", rounds=2)
-    ledgers = {id(silo.ledger): silo.ledger for silo in played.wired.clients.values()}
+    ledgers = {id(silo.ledger): silo.ledger for silo in played.federation.clients.values()}
     found = set().union(*map(whats, ledgers.values()))
     wanted = {(number, f"client-{i}", what) for number in (1, 2) for i in range(3) for what in values}
     assert found == wanted | {(0, f"client-{i}", "samples") for i in range(3)}
@@ -42,7 +42,7 @@ def test_every_value_and_vote_of_every_round_is_in_the_ledger(method, values):
 
 def test_uniform_weights_tell_no_sample_count():
     played = play(UPDATES, "protect.method=fedavg", "federation.weights=uniform", samples=[10, 20, 30])
-    assert not any(one.what == "samples" for silo in played.wired.clients.values() for one in silo.ledger.releases)
+    assert not any(one.what == "samples" for silo in played.federation.clients.values() for one in silo.ledger.releases)
     np.testing.assert_allclose(played.model, UPDATES.mean(axis=0), atol=1e-6)
 
 

@@ -11,7 +11,7 @@ from paraaegis.fixed_point import CHUNK, slices
 from paraaegis.parallel import parallel_map
 from paraaegis.privacy.budget import noise
 from paraaegis.privacy.gaussian import Gaussian, Noise, norm
-from toy import configure, learners_of, play, wired_of
+from toy import configure, federation_of, learners_of, play
 
 COUNT = 200_000
 
@@ -175,8 +175,8 @@ def test_a_run_is_the_same_whether_its_noise_was_made_ahead(monkeypatch, method)
     method, _, inside = method.partition(" ")
     settings = (f"protect.method={method}", "privacy.epsilon=1.0", "privacy.clip=1.0", "protect.lwe=matrix")
     settings = (*settings, f"privacy.inside_clip={len(inside)}")
-    wired = wired_of(configure("federation.clients=3", *settings), learners_of(np.ones((3, 5))))
-    half = type(wired.clients["client-0"].half)
+    federation = federation_of(configure("federation.clients=3", *settings), learners_of(np.ones((3, 5))))
+    half = type(federation.clients["client-0"].half)
     made, make = [], half.ahead
     monkeypatch.setattr(half, "ahead", lambda self, turn, length: (made.append(length), make(self, turn, length))[1])
 

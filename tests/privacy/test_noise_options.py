@@ -9,13 +9,13 @@ import pytest
 from hand import Hand
 from paraaegis.errors import ConfigError, UpdateError
 from paraaegis.methods import find_method
-from paraaegis.privacy.budget import budget, inside_noise, noise
+from paraaegis.privacy.budget import budget, noise, shared_noise
 from paraaegis.privacy.calibrate import mu_of
 from paraaegis.privacy.guarantee import CLIENTS, SERVER, mu_against
 from paraaegis.privacy.ledger import releases_of
 from paraaegis.runs.check import resolve
 from paraaegis.runs.guarantees import run_guarantees
-from toy import configure, learners_of, play, wired_of
+from toy import configure, federation_of, learners_of, play
 
 TIGHT = ("privacy.calibration=tight", "privacy.epsilon=1.0", "privacy.clip=1.0")
 UPDATES = np.random.default_rng(0).normal(size=(3, 40)).astype(np.float32)
@@ -28,7 +28,7 @@ def test_both_noised_parts_share_the_budget():
     assert mu_against(CLIENTS, releases, "client") == pytest.approx(mu_of(1.0, 1e-5))
     assert mu_against(SERVER, releases, "client") == pytest.approx(mu_of(1.0, 1e-5) / math.sqrt(2))
     assert budget(config).limit == pytest.approx(mu_of(1.0, 1e-5) ** 2)
-    assert inside_noise(config, 2).sigmas[0] == pytest.approx(noise(config, 2).sigmas[0] / 2)  # half the clip
+    assert shared_noise(config, 2).sigmas[0] == pytest.approx(noise(config, 2).sigmas[0] / 2)  # half the clip
 
 
 @pytest.mark.parametrize("samples", [None, [10, 20, 40, 80, 160]], ids=["equal", "skewed"])
@@ -40,7 +40,7 @@ def test_the_shares_of_a_quorum_without_its_colluders_carry_the_noise_that_is_cl
     played = play(updates, *settings, samples=samples)
     weights = np.array(samples or [1] * 5) / sum(samples or [1] * 5)
     config = resolve(configure(*settings, "federation.rounds=1"), [10])
-    sigma = inside_noise(config, 1).sigmas[0] * weights.max() * math.sqrt(5 / 2)
+    sigma = shared_noise(config, 1).sigmas[0] * weights.max() * math.sqrt(5 / 2)
     assert played.model.std() == pytest.approx(sigma, rel=0.03)
 
 
@@ -49,7 +49,7 @@ def test_shares_of_noise_that_rounding_would_take_away_are_refused():
     settings = (*TIGHT, "protect.method=ckks-fedavg", "federation.clients=5", "federation.quorum=4")
     played = play(updates, *settings, "privacy.inside_clip=1e-5")
     config = resolve(configure(*settings, "privacy.inside_clip=1e-5", "federation.rounds=1"), [10])
-    claimed = inside_noise(config, 1).sigmas[0] / 5 * math.sqrt(5 / 3)
+    claimed = shared_noise(config, 1).sigmas[0] / 5 * math.sqrt(5 / 3)
     assert played.model.std() == pytest.approx(claimed, rel=0.03)
     with pytest.raises(UpdateError, match=r"would be rounded away in steps of 2\.38e-07"):
         play(updates, *settings, "privacy.inside_clip=1e-7")
@@ -91,8 +91,8 @@ def test_colluders_must_leave_someone_to_make_the_noise():
 def test_a_capped_participation_is_kept_and_needs_less_noise():
     settings = (*TIGHT, "protect.method=dp-fedavg", "federation.clients=5", "federation.fraction=0.4",
                 "federation.rounds=10", "privacy.participations=4")  # fmt: skip
-    plan = wired_of(configure(*settings), learners_of(np.zeros((5, 8), dtype=np.float32))).parameters
-    counts = [sum(client in plan.members(number) for number in range(1, 11)) for client in plan.clients]
+    parameters = federation_of(configure(*settings), learners_of(np.zeros((5, 8), dtype=np.float32))).parameters
+    counts = [sum(client in parameters.members(number) for number in range(1, 11)) for client in parameters.clients]
     assert counts == [4] * 5
     worst = noise(resolve(configure(*settings[:-1]), [10])).sigmas[0]
     assert noise(resolve(configure(*settings), [10])).sigmas[0] == pytest.approx(worst * math.sqrt(4 / 10))

@@ -71,7 +71,7 @@ def test_with_uniform_weights_every_client_counts_once_whatever_the_server_says(
     begin = playing.begin(1, counts={ME: 3, PEER: 1})
     replies = {client: playing.send(client, begin) for client in playing.silos}
     positions = None
-    if playing.wired.server.votes:
+    if playing.federation.server.votes:
         elected = playing.elect(1, list(replies.values()))
         positions, replies = elected.positions, {client: playing.send(client, elected) for client in playing.silos}
     playing.send(ME, playing.begin(2, playing.sum(1, replies, positions)))

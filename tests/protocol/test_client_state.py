@@ -13,7 +13,7 @@ from paraaegis.errors import ParaAegisError, RunError
 from paraaegis.protocol.client import step
 from paraaegis.protocol.messages import Aggregate
 from paraaegis.protocol.state import ClientState
-from toy import configure, learners_of, wired_of
+from toy import configure, federation_of, learners_of
 from two_clients import FEDAVG, FEEDBACK, ME, PEER, STATIC, UPDATES, bits, hand, voted
 
 
@@ -142,10 +142,10 @@ def test_repeating_a_step_does_not_repeat_its_noise(monkeypatch):
 
 @pytest.mark.parametrize(("fraction", "kept"), [("1.0", 2), ("0.5", 10)])
 def test_sums_that_all_have_applied_are_not_kept(fraction, kept):
-    wired = wired_of(
+    federation = federation_of(
         configure("federation.clients=4", f"federation.fraction={fraction}"), learners_of(np.ones((4, 1, 3)))
     )
-    deltas = wired.clients[ME].deltas
+    deltas = federation.clients[ME].deltas
     for number in range(20):
         deltas(number, lambda: np.ones(3))
     assert len(deltas._values) == kept

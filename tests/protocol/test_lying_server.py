@@ -121,8 +121,8 @@ def test_clients_with_different_counts_have_no_sum_in_common(monkeypatch):
     playing, updates = federation("ckks-fedavg", 5, 60, samples=[100] * 5)
     unchecked(monkeypatch, PROOFS)
     aggregate = playing.sum(1, weights_attack(playing))
-    sight = RevealContext(playing.parameters.round_id(1), step_of(playing, 1), 5, 0.2, None)
-    isolated = playing.silos["client-1"].half.reveal(aggregate.payload, sight).steps * 2.0**-22
+    reveal_context = RevealContext(playing.parameters.round_id(1), step_of(playing, 1), 5, 0.2, None)
+    isolated = playing.silos["client-1"].half.reveal(aggregate.payload, reveal_context).steps * 2.0**-22
     np.testing.assert_allclose(isolated, updates[0, 0] / 5, atol=2.0**-21)  # the victim's, alone
     assert all(ended(playing, playing.begin(2, aggregate), name) for name in playing.silos)
 

@@ -12,7 +12,7 @@ from paraaegis.methods import METHODS
 from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.single_flight import SingleFlight
 from paraaegis.protocol.state import ServerState
-from toy import configure, learners_of, play, wired_of
+from toy import configure, federation_of, learners_of, play
 
 UPDATES = np.random.default_rng(3).normal(size=(6, 8, 120)).astype(np.float32)
 HALF = ("federation.fraction=0.5", "federation.history=20")
@@ -53,11 +53,13 @@ def test_a_client_that_was_never_drawn_ends_with_the_same_model(method):
     settings = (f"protect.method={method}", "protect.lwe=matrix", *HALF, *NOISY)
     learners = learners_of(UPDATES)
     config = configure("federation.clients=6", "federation.rounds=2", *settings)
-    wired = wired_of(config, learners)
-    drawn = {client for number in (1, 2) for client in wired.parameters.members(number)}
-    assert set(wired.clients) - drawn
-    alone = {name: replace(silo, cache=SingleFlight(), deltas=SingleFlight()) for name, silo in wired.clients.items()}
+    federation = federation_of(config, learners)
+    drawn = {client for number in (1, 2) for client in federation.parameters.members(number)}
+    assert set(federation.clients) - drawn
+    alone = {
+        name: replace(silo, cache=SingleFlight(), deltas=SingleFlight()) for name, silo in federation.clients.items()
+    }
     engine = LocalTransport(alone)
-    engine.run(RoundServer(wired.parameters, wired.server, ServerState()), lambda _: None, lambda _: None)
+    engine.run(RoundServer(federation.parameters, federation.server, ServerState()), lambda _: None, lambda _: None)
     for state in engine.states.values():
         np.testing.assert_array_equal(state.weights, engine.states["client-0"].weights)

@@ -15,7 +15,7 @@ from paraaegis.types import Blob, Payload
 
 
 def spoilt(client, kind, spoil):
-    """A carrier that spoils one client's reply of round 1."""
+    """A transport that spoils one client's reply of round 1."""
 
     def meddle(name, request, answer):
         frames = answer()
@@ -120,7 +120,7 @@ def test_a_reply_counts_once_and_a_strangers_never():
             yield reply
             yield reply
 
-    drive(serve(done.desk), carry, done.lines.append, lambda _: None)
+    drive(serve(done.round_server), carry, done.lines.append, lambda _: None)
     assert done.lines[0].clients == list(playing.silos)
     np.testing.assert_array_equal(done.model(), of_all(1))
 

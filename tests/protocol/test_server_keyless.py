@@ -91,15 +91,15 @@ def test_the_walk_finds_keys_where_they_are():
 def test_the_servers_object_graph_holds_no_key(settings):
     done = served(hand(*settings))
     assert len(done.lines) == 3
-    assert any(isinstance(item, ServerState) for item in reachable(done.desk))
-    assert secrets_in(done.desk) == set()
+    assert any(isinstance(item, ServerState) for item in reachable(done.round_server))
+    assert secrets_in(done.round_server) == set()
 
 
 def test_the_server_in_the_middle_of_a_round_holds_no_key():
     """Its generator's frame too: sums, tally and closures while uploads come in."""
     playing = hand(*STATIC)
     done = Served(playing, honest)
-    steps = serve(done.desk)
+    steps = serve(done.round_server)
     walked = []
 
     def carry(exchange):
@@ -120,11 +120,11 @@ def test_with_worker_processes_the_server_reaches_none_that_knows_a_key():
     learners = learners_of(updates)
     config = resolve(configure("protect.method=ckks-fedavg", "federation.clients=2", "federation.rounds=1"), [10])
     with SecretPool(2) as secrets, Pool(2) as keyless:
-        wired = assemble(config, learners, KEYS, "client-0", (secrets, keyless))
-        desk = RoundServer(wired.parameters, wired.server, ServerState())
-        total = desk.half.new_sum(wired.parameters.round_id(1), 0)
-        LocalTransport(wired.clients).run(desk, lambda _: None, lambda _: None)
-        for root in (desk, total):
+        federation = assemble(config, learners, KEYS, "client-0", (secrets, keyless))
+        round_server = RoundServer(federation.parameters, federation.server, ServerState())
+        total = round_server.half.new_sum(federation.parameters.round_id(1), 0)
+        LocalTransport(federation.clients).run(round_server, lambda _: None, lambda _: None)
+        for root in (round_server, total):
             assert secrets_in(root) == set()
             assert not any(isinstance(item, SecretPool) for item in reachable(root))
         assert any(item is keyless for item in reachable(total))
@@ -134,4 +134,4 @@ def test_the_server_holds_no_model():
     done = served(hand(*STATIC))
     model = done.model().tobytes()
     assert holding(done.hand.states, model=model) == {"model"}
-    assert holding(done.desk, model=model) == set()
+    assert holding(done.round_server, model=model) == set()

@@ -92,7 +92,7 @@ def test_a_lost_goodbye_does_not_spoil_the_run():
 
 
 def absent(client, until=lambda _: False):
-    """A carrier that does not reach one client, until it does."""
+    """A transport that does not reach one client, until it does."""
     return lambda name, request, answer: None if name == client and not until(request) else answer()
 
 
@@ -121,11 +121,11 @@ def test_a_run_does_not_go_on_without_a_quorum():
 @each_method
 def test_a_client_that_was_away_at_the_end_gets_the_last_model_when_the_run_is_served_once_more(settings):
     done = served(hand(*settings), absent("client-4", lambda request: request.round_id.number < 2))
-    assert done.desk.state.late == ["client-4"]
+    assert done.round_server.state.late == ["client-4"]
     rounds, lines = done.hand.learners["client-0"].trained, len(done.lines)
-    again = Served(done.hand, honest, done.desk.state).run(over=True)
+    again = Served(done.hand, honest, done.round_server.state).run(over=True)
     np.testing.assert_array_equal(again.model("client-4"), again.model())
-    assert not done.desk.state.late
+    assert not done.round_server.state.late
     assert (done.hand.learners["client-0"].trained, len(done.lines) + len(again.lines)) == (rounds, lines)
 
 
@@ -160,7 +160,7 @@ def test_a_client_without_keys_of_the_run_is_asked_nothing_until_it_has_some():
         return answer()
 
     done = Served(playing, late)
-    done.desk.parameters = replace(done.desk.parameters, quorum=4)
+    done.round_server.parameters = replace(done.round_server.parameters, quorum=4)
     done.run()
     assert [len(line.clients) for line in done.lines] == [4, 4, 4]
     assert playing.states["client-4"].phase != "ended"

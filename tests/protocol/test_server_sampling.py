@@ -25,10 +25,10 @@ def test_every_round_has_metrics_though_the_evaluator_is_not_sampled():
 
 
 def test_members_are_drawn_anew_each_round_and_alike_for_all():
-    plan = hand(FEDAVG, "federation.fraction=0.4", "federation.history=50", quorum=2, rounds=50).parameters
-    drawn = [plan.members(number) for number in range(1, 51)]
+    parameters = hand(FEDAVG, "federation.fraction=0.4", "federation.history=50", quorum=2, rounds=50).parameters
+    drawn = [parameters.members(number) for number in range(1, 51)]
     assert all(len(set(members)) == 2 for members in drawn)
-    assert drawn == [plan.members(number) for number in range(1, 51)]
+    assert drawn == [parameters.members(number) for number in range(1, 51)]
     assert len(set(drawn)) > 5
 
 

@@ -13,7 +13,7 @@ from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.shares import _purpose
 from paraaegis.protocol.state import ServerState
 from paraaegis.types import Blob
-from toy import configure, learners_of, play, wired_of
+from toy import configure, federation_of, learners_of, play
 
 SETTINGS = ("protect.method=lwe-secagg", "privacy.epsilon=1.0", "privacy.clip=1.0", "privacy.calibration=tight")
 rng = np.random.default_rng(5)
@@ -22,10 +22,12 @@ rng = np.random.default_rng(5)
 class Wire:
     """Carries messages in order, keeps them, and loses those that `loses` names."""
 
-    def __init__(self, wired, loses=lambda _name, _message: False):
-        self.silos, self.loses = wired.clients, loses
-        call = RollCall(round_id=wired.parameters.round_id(0))
-        self.states = {name: client.step(silo, client.start(silo), call)[0] for name, silo in wired.clients.items()}
+    def __init__(self, federation, loses=lambda _name, _message: False):
+        self.silos, self.loses = federation.clients, loses
+        call = RollCall(round_id=federation.parameters.round_id(0))
+        self.states = {
+            name: client.step(silo, client.start(silo), call)[0] for name, silo in federation.clients.items()
+        }
         self.replies = []
 
     def __call__(self, exchange):
@@ -40,10 +42,15 @@ def run(updates, *settings, loses=lambda _name, _message: False, quorum=5):
     learners = learners_of(updates)
     config = configure(*SETTINGS, f"federation.clients={len(learners)}", f"federation.quorum={quorum}",
                        "federation.rounds=1", *settings)  # fmt: skip
-    wired = wired_of(config, learners)
-    carried, lines, states = Wire(wired, loses), [], []
-    drive(serve(RoundServer(wired.parameters, wired.server, ServerState())), carried, lines.append, states.append)
-    return wired, carried, lines, states
+    federation = federation_of(config, learners)
+    carried, lines, states = Wire(federation, loses), [], []
+    drive(
+        serve(RoundServer(federation.parameters, federation.server, ServerState())),
+        carried,
+        lines.append,
+        states.append,
+    )
+    return federation, carried, lines, states
 
 
 def recorded_noise(monkeypatch):
@@ -59,9 +66,9 @@ def recorded_noise(monkeypatch):
     return drawn
 
 
-def expected_sum(wired, updates, survivors, noise):
+def expected_sum(federation, updates, survivors, noise):
     """Σ round(scale·weight·clip(u)) + Σe over the survivors, in integer units."""
-    silo = next(iter(wired.clients.values()))
+    silo = next(iter(federation.clients.values()))
     count, length = len(updates), updates.shape[1]
     sigma = silo.half.mechanism.gaussian.sigmas[0]
     numbers = lwe.lwe_parameters(1 / count, sigma / count, length, count, silo.parameters.quorum, 1)
@@ -77,8 +84,8 @@ def expected_sum(wired, updates, survivors, noise):
 def test_the_sum_is_the_plain_sum_plus_the_recorded_noise(monkeypatch, form):
     noise = recorded_noise(monkeypatch)
     updates = rng.normal(size=(6, 1500)).astype(np.float32) / 10
-    wired, carried, _, _ = run(updates, f"protect.lwe={form}")
-    total, scale = expected_sum(wired, updates, range(6), noise)
+    federation, carried, _, _ = run(updates, f"protect.lwe={form}")
+    total, scale = expected_sum(federation, updates, range(6), noise)
     np.testing.assert_array_equal(carried.states["client-0"].weights, (total / scale).astype(np.float32))
 
 
@@ -86,10 +93,10 @@ def test_a_client_gone_after_the_upload_stays_in_the_sum(monkeypatch):
     noise = recorded_noise(monkeypatch)
     updates = rng.normal(size=(6, 300)).astype(np.float32) / 10
     lost = lambda name, message: name == "client-2" and isinstance(message, ShareSum)  # noqa: E731
-    wired, carried, lines, _ = run(updates, loses=lost)
+    federation, carried, lines, _ = run(updates, loses=lost)
     assert lines[0].clients == ["client-0", "client-1", "client-2", "client-3", "client-4", "client-5"]
     assert "client-2" in lines[0].dropped
-    total, scale = expected_sum(wired, updates, range(6), noise)
+    total, scale = expected_sum(federation, updates, range(6), noise)
     np.testing.assert_array_equal(carried.states["client-0"].weights, (total / scale).astype(np.float32))
 
 
@@ -97,9 +104,9 @@ def test_a_client_gone_before_the_upload_is_not_in_the_sum(monkeypatch):
     noise = recorded_noise(monkeypatch)
     updates = rng.normal(size=(6, 300)).astype(np.float32) / 10
     lost = lambda name, message: name == "client-5" and isinstance(message, Upload)  # noqa: E731
-    wired, carried, lines, _ = run(updates, loses=lost)
+    federation, carried, lines, _ = run(updates, loses=lost)
     assert lines[0].clients == ["client-0", "client-1", "client-2", "client-3", "client-4"]
-    total, scale = expected_sum(wired, updates, range(5), noise)
+    total, scale = expected_sum(federation, updates, range(5), noise)
     np.testing.assert_array_equal(carried.states["client-0"].weights, (total / scale * (60 / 50)).astype(np.float32))
 
 
@@ -127,57 +134,57 @@ def test_no_share_is_sent_unsealed(monkeypatch):
         assert row.astype("<u4").tobytes()[:64] not in uploads
 
 
-def asked(survivors, wired, carried):
+def asked(survivors, federation, carried):
     """A share request for these survivors, with the real sealed shares."""
     uploads = {name: reply for name, reply in carried.replies if isinstance(reply, Upload)}
     return Survivors(
-        round_id=wired.parameters.round_id(1),
+        round_id=federation.parameters.round_id(1),
         clients=tuple(survivors),
         shares={sender: uploads[sender].shares["client-0"] for sender in survivors if sender != "client-0"},
     )
 
 
-def begin(wired, name, attempt=0):
+def begin(federation, name, attempt=0):
     """What an honest server tells this client."""
-    proofs = {other: prove_count(silo)[name] for other, silo in wired.clients.items() if other != name}
-    counts = {other: silo.learner.samples for other, silo in wired.clients.items()}
-    return Begin(round_id=wired.parameters.round_id(1, attempt), aggregates=(), counts=counts, proofs=proofs)
+    proofs = {other: prove_count(silo)[name] for other, silo in federation.clients.items() if other != name}
+    counts = {other: silo.learner.samples for other, silo in federation.clients.items()}
+    return Begin(round_id=federation.parameters.round_id(1, attempt), aggregates=(), counts=counts, proofs=proofs)
 
 
 def sent(updates):
     """Clients that have uploaded and not yet been asked for shares."""
     learners = learners_of(updates)
     config = configure(*SETTINGS, "federation.clients=6", "federation.quorum=5", "federation.rounds=1")
-    wired = wired_of(config, learners)
-    carried = Wire(wired)
-    for name, silo in wired.clients.items():
-        carried.states[name], reply = client.step(silo, carried.states[name], begin(wired, name))
+    federation = federation_of(config, learners)
+    carried = Wire(federation)
+    for name, silo in federation.clients.items():
+        carried.states[name], reply = client.step(silo, carried.states[name], begin(federation, name))
         carried.replies.append((name, reply))
-    return wired, carried
+    return federation, carried
 
 
 def test_a_client_answers_one_share_request_a_round_for_one_set():
-    wired, carried = sent(rng.normal(size=(6, 50)).astype(np.float32))
-    silo, names = wired.clients["client-0"], list(wired.clients)
-    state, _ = client.step(silo, carried.states["client-0"], asked(names, wired, carried))
+    federation, carried = sent(rng.normal(size=(6, 50)).astype(np.float32))
+    silo, names = federation.clients["client-0"], list(federation.clients)
+    state, _ = client.step(silo, carried.states["client-0"], asked(names, federation, carried))
     with pytest.raises(ProtocolError, match="answered once"):
-        client.step(silo, state, asked(names[:5], wired, carried))
+        client.step(silo, state, asked(names[:5], federation, carried))
 
 
 @pytest.mark.parametrize(
     "survivors", [["client-0", "client-1", "client-2", "client-3"], [f"client-{i}" for i in range(1, 6)]]
 )
 def test_a_set_below_the_quorum_or_without_oneself_is_refused(survivors):
-    wired, carried = sent(rng.normal(size=(6, 50)).astype(np.float32))
+    federation, carried = sent(rng.normal(size=(6, 50)).astype(np.float32))
     with pytest.raises(ProtocolError):
-        client.step(wired.clients["client-0"], carried.states["client-0"], asked(survivors, wired, carried))
+        client.step(federation.clients["client-0"], carried.states["client-0"], asked(survivors, federation, carried))
 
 
 def test_a_share_sealed_without_the_clients_group_secret_is_refused():
-    wired, carried = sent(rng.normal(size=(6, 50)).astype(np.float32))
-    request = asked(list(wired.clients), wired, carried)
-    silo, state = wired.clients["client-0"], carried.states["client-0"]
-    share = wired.clients["client-1"].seal_to("client-0", bytes(4 * 1024), *_purpose(state), group=bytes(32))
+    federation, carried = sent(rng.normal(size=(6, 50)).astype(np.float32))
+    request = asked(list(federation.clients), federation, carried)
+    silo, state = federation.clients["client-0"], carried.states["client-0"]
+    share = federation.clients["client-1"].seal_to("client-0", bytes(4 * 1024), *_purpose(state), group=bytes(32))
     forged = Survivors(
         round_id=request.round_id, clients=request.clients, shares={**request.shares, "client-1": Blob(share)}
     )
@@ -191,11 +198,11 @@ def test_secret_and_error_are_fresh_for_every_attempt(monkeypatch):
     real = mechanisms.share
     monkeypatch.setattr(mechanisms, "share", lambda secret, *rest: secrets.append(secret) or real(secret, *rest))
     learners = learners_of(np.zeros((6, 200), dtype=np.float32))
-    wired = wired_of(configure(*SETTINGS, "federation.clients=6", "federation.rounds=2"), learners)
-    silo = wired.clients["client-0"]
-    state, _ = client.step(silo, client.start(silo), RollCall(round_id=wired.parameters.round_id(0)))
+    federation = federation_of(configure(*SETTINGS, "federation.clients=6", "federation.rounds=2"), learners)
+    silo = federation.clients["client-0"]
+    state, _ = client.step(silo, client.start(silo), RollCall(round_id=federation.parameters.round_id(0)))
     for attempt in range(2):
-        state, _ = client.step(silo, state, begin(wired, "client-0", attempt))
+        state, _ = client.step(silo, state, begin(federation, "client-0", attempt))
     assert (noise[0] != noise[1]).any()
     assert (secrets[0] != secrets[1]).any()
 
@@ -205,17 +212,19 @@ def test_a_malformed_share_sum_drops_its_client_and_not_the_run(spoilt):
     updates = rng.normal(size=(6, 300)).astype(np.float32)
     learners = learners_of(updates)
     config = configure(*SETTINGS, "federation.clients=6", "federation.quorum=5", "federation.rounds=1")
-    wired = wired_of(config, learners)
-    honest, lines = Wire(wired), []
+    federation = federation_of(config, learners)
+    honest, lines = Wire(federation), []
 
     def carry(exchange):
         for reply in honest(exchange):
             if reply.client == "client-1" and isinstance(unpack(reply.frames), ShareSum):
-                yield Reply("client-1", pack(ShareSum(round_id=wired.parameters.round_id(1), row=Blob(spoilt))))
+                yield Reply("client-1", pack(ShareSum(round_id=federation.parameters.round_id(1), row=Blob(spoilt))))
             else:
                 yield reply
 
-    drive(serve(RoundServer(wired.parameters, wired.server, ServerState())), carry, lines.append, lambda _: None)
+    drive(
+        serve(RoundServer(federation.parameters, federation.server, ServerState())), carry, lines.append, lambda _: None
+    )
     assert "share sum" in lines[0].dropped["client-1"]
     assert len(lines[0].clients) == 6
 
@@ -223,8 +232,8 @@ def test_a_malformed_share_sum_drops_its_client_and_not_the_run(spoilt):
 def test_a_wrong_share_sum_aborts_the_round_and_not_the_run():
     learners = learners_of(rng.normal(size=(6, 300)).astype(np.float32))
     config = configure(*SETTINGS, "federation.clients=6", "federation.quorum=5", "federation.rounds=1")
-    wired = wired_of(config, learners)
-    honest, lines = Wire(wired), []
+    federation = federation_of(config, learners)
+    honest, lines = Wire(federation), []
 
     def carry(exchange):
         for reply in honest(exchange):
@@ -235,7 +244,9 @@ def test_a_wrong_share_sum_aborts_the_round_and_not_the_run():
                 message = ShareSum(round_id=message.round_id, row=Blob(row))
             yield Reply(reply.client, pack(message))
 
-    drive(serve(RoundServer(wired.parameters, wired.server, ServerState())), carry, lines.append, lambda _: None)
+    drive(
+        serve(RoundServer(federation.parameters, federation.server, ServerState())), carry, lines.append, lambda _: None
+    )
     assert lines[0].clients == []
     assert not honest.states["client-0"].weights.any()
 
@@ -248,7 +259,7 @@ def test_lwe_without_noise_is_refused_before_any_work():
 def test_a_default_quorum_is_one_that_shares_can_serve():
     """Four fifths of five clients would be four, of which one may collude: three honest ones are too few."""
     config = configure(*SETTINGS, "federation.clients=5", "federation.rounds=1")
-    assert wired_of(config, learners_of(np.zeros((5, 20), dtype=np.float32))).parameters.quorum == 5
+    assert federation_of(config, learners_of(np.zeros((5, 20), dtype=np.float32))).parameters.quorum == 5
 
 
 @pytest.mark.parametrize(("colluders", "quorum"), [(2, 6), (1, 5), (7, 10)])

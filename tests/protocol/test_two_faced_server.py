@@ -157,7 +157,7 @@ def test_a_failure_of_training_does_not_let_the_sum_be_asked_about_again():
 def test_each_run_round_and_attempt_has_a_ckks_key_of_its_own():
     playing, _ = federation("ckks-fedavg", 3, 60)
     silo = playing.silos["client-0"]
-    carrier = silo.half.mechanism.encoding
+    encoding = silo.half.mechanism.encoding
     keys = silo.first_keys(silo.root)
     others = [
         keys.at(1, 1),
@@ -165,7 +165,7 @@ def test_each_run_round_and_attempt_has_a_ckks_key_of_its_own():
         silo.root.begin("another run"),
         silo.root.forward(1).begin(silo.parameters.run),
     ]
-    assert len({carrier._secret(one.step).id for one in (keys, *others)}) == 5
+    assert len({encoding._secret(one.step).id for one in (keys, *others)}) == 5
 
 
 def test_one_ballot_is_answered_with_one_elected_set():
@@ -300,4 +300,4 @@ class _Summing:
 
     def __init__(self, node):
         self.parameters = node.parameters
-        self.wired = type("Wired", (), {"server": find_method("ckks-fedavg").server(node.config, None)})
+        self.federation = type("Federation", (), {"server": find_method("ckks-fedavg").server(node.config, None)})

@@ -50,7 +50,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser, address):
-    """The page, fresh, on a desk."""
+    """The page, just loaded, in a desktop-sized window."""
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
     show(browser, 1280, 900)
     browser.get(address)

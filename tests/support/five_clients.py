@@ -25,7 +25,7 @@ def of_all(number):
 
 
 def lost(client, kind, number=1):
-    """A carrier on which one client's reply to one message is lost."""
+    """A transport on which one client's reply to one message is lost."""
 
     def meddle(name, request, answer):
         frames = answer()

@@ -24,7 +24,7 @@ from paraaegis.protocol.messages import Elected, Upload, unpack
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.state import ClientState, ServerState, decode_state, encode_state
-from toy import configure, learners_of, wired_of
+from toy import configure, federation_of, learners_of
 
 RECORDS = Path(__file__).with_name("golden.json")
 CLIENTS, ROUNDS, LENGTH = 6, 4, 500
@@ -51,18 +51,18 @@ def whole(method: str, split: str, *more: str) -> dict[str, Any]:
     """A run in one process."""
     learners = learners_of(updates(), SAMPLES[split])
     config = configure(f"federation.clients={CLIENTS}", f"federation.rounds={ROUNDS}", *settings(method, *more))
-    wired, lines = wired_of(config, learners), list[RoundRecord]()
-    engine = LocalTransport(wired.clients, workers=2)
-    engine.run(RoundServer(wired.parameters, wired.server, ServerState()), lines.append, lambda _: None)
-    return record(engine.states, lines, wired.clients["client-0"].ledger.releases)
+    federation, lines = federation_of(config, learners), list[RoundRecord]()
+    engine = LocalTransport(federation.clients, workers=2)
+    engine.run(RoundServer(federation.parameters, federation.server, ServerState()), lines.append, lambda _: None)
+    return record(engine.states, lines, federation.clients["client-0"].ledger.releases)
 
 
 def interrupted(method: str) -> dict[str, Any]:
     """The same, stopped after two rounds; everything goes through bytes and is taken up by fresh objects."""
     learners = learners_of(updates(), SAMPLES["unequal"])
     config = configure(f"federation.clients={CLIENTS}", f"federation.rounds={ROUNDS}", *settings(method))
-    wired, lines, kept = wired_of(config, learners), list[RoundRecord](), list[Any]()
-    engine = LocalTransport(wired.clients, workers=1)
+    federation, lines, kept = federation_of(config, learners), list[RoundRecord](), list[Any]()
+    engine = LocalTransport(federation.clients, workers=1)
 
     def stop(state: ServerState) -> None:
         if state.number == 2:
@@ -70,26 +70,26 @@ def interrupted(method: str) -> dict[str, Any]:
             raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt):
-        engine.run(RoundServer(wired.parameters, wired.server, ServerState()), lines.append, stop)
+        engine.run(RoundServer(federation.parameters, federation.server, ServerState()), lines.append, stop)
     data, history, states = kept[0]
     server = decode_state(data)
     server.history = history
     back = {name: ClientState.from_arrays(state.to_arrays()) for name, state in states.items()}
-    engine = LocalTransport(wired.clients, back, workers=1)
-    engine.run(RoundServer(wired.parameters, wired.server, server), lines.append, lambda _: None)
-    return record(engine.states, lines, wired.clients["client-0"].ledger.releases)
+    engine = LocalTransport(federation.clients, back, workers=1)
+    engine.run(RoundServer(federation.parameters, federation.server, server), lines.append, lambda _: None)
+    return record(engine.states, lines, federation.clients["client-0"].ledger.releases)
 
 
 def dropping(method: str) -> dict[str, Any]:
     """A client's upload of round 2 is lost on its way."""
     hand = Hand(updates(), *settings(method), rounds=ROUNDS, samples=SAMPLES["unequal"])
-    hand.silos = dict(hand.wired.clients)  # whose noise can be drawn again
+    hand.silos = dict(hand.federation.clients)  # whose noise can be drawn again
     hand.states = {name: hand.joined(name) for name in hand.silos}
 
     def lose(client: str, request: Any, answer: Any) -> Any:
         frames = honest(client, request, answer)
         reply = unpack(frames)
-        last = isinstance(reply, Upload) and (isinstance(request, Elected) or not hand.wired.server.votes)
+        last = isinstance(reply, Upload) and (isinstance(request, Elected) or not hand.federation.server.votes)
         return None if client == "client-3" and last and reply.round_id.number == 2 else frames
 
     served = Served(hand, lose).run()

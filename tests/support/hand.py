@@ -1,4 +1,4 @@
-"""The protocol by hand: messages that a test writes itself, and carriers that lose or spoil replies."""
+"""The protocol by hand: messages that a test writes itself, and transports that lose or spoil replies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from paraaegis.protocol.single_flight import SingleFlight
 from paraaegis.protocol.state import ClientState, ServerState
 from paraaegis.protocol.voting import Tally, pack_positions
 from paraaegis.types import Blob, Vector
-from toy import configure, learners_of, wired_of
+from toy import configure, federation_of, learners_of
 
 Answer = Callable[[], Frames]
 Meddle = Callable[[str, Message, Answer], Frames | Reply | str | None]
@@ -48,11 +48,11 @@ class Hand:
     def __init__(self, updates, *settings: str, rounds: int = 3, samples: Sequence[int] | None = None) -> None:
         self.learners = learners_of(updates, samples)
         config = configure(f"federation.clients={len(self.learners)}", f"federation.rounds={rounds}", *settings)
-        self.wired = wired_of(config, self.learners)
-        self.parameters = self.wired.parameters
+        self.federation = federation_of(config, self.learners)
+        self.parameters = self.federation.parameters
         self.silos = {
             name: replace(silo, simulated=False, cache=SingleFlight(), deltas=SingleFlight())
-            for name, silo in self.wired.clients.items()
+            for name, silo in self.federation.clients.items()
         }
         self.hellos: dict[str, Hello] = {}
         self.states = {name: self.joined(name) for name in self.silos}
@@ -113,7 +113,7 @@ class Hand:
 
     def sum(self, number: int, uploads: Mapping[str, Upload], positions: Blob | None = None) -> Aggregate:
         """What an honest server makes of these uploads."""
-        total = self.wired.server.new_sum(self.parameters.round_id(number), self.parameters.k(number))
+        total = self.federation.server.new_sum(self.parameters.round_id(number), self.parameters.k(number))
         for upload in uploads.values():
             total.add(upload.payload)
         nonces, tags = [one.nonce for one in uploads.values()], [one.tag for one in uploads.values()]
@@ -132,7 +132,7 @@ class Hand:
         counted = clients if counted is None else counted
         replies = {client: self.send(client, self.begin(number, *aggregates)) for client in clients}
         positions = None
-        if self.wired.server.votes:
+        if self.federation.server.votes:
             elected = self.elect(number, list(replies.values()))
             positions = elected.positions
             replies = {client: self.send(client, elected) for client in clients}
@@ -142,16 +142,16 @@ class Hand:
 
 
 class Served:
-    """A whole run over a carrier that a test may meddle with: clients answer one after the other, in order."""
+    """A whole run over a transport that a test may meddle with: clients answer one after the other, in order."""
 
     def __init__(self, hand: Hand, meddle: Meddle, state: ServerState | None = None) -> None:
         self.hand, self._meddle = hand, meddle
         self.lines: list[RoundRecord] = []
-        self.desk = RoundServer(hand.parameters, hand.wired.server, state or ServerState())
+        self.round_server = RoundServer(hand.parameters, hand.federation.server, state or ServerState())
         self.carried_up = self.carried_down = 0
 
     def run(self, on_state: Callable[[ServerState], None] = lambda _: None, over: bool = False) -> Served:
-        drive(serve(self.desk, over), self._carry, self.lines.append, on_state)
+        drive(serve(self.round_server, over), self._carry, self.lines.append, on_state)
         return self
 
     def _carry(self, exchange: Exchange) -> Iterator[Reply]:
@@ -173,7 +173,7 @@ class Served:
 
 
 def honest(_client: str, _request: Message, answer: Answer) -> Frames:
-    """The carrier that loses and spoils nothing."""
+    """The transport that loses and spoils nothing."""
     return answer()
 
 
@@ -202,7 +202,7 @@ def uploads(playing, number, *aggregates, clients=None, attempt=0):
     clients = list(playing.silos) if clients is None else clients
     begin = playing.begin(number, *aggregates, attempt=attempt)
     replies = {name: playing.send(name, begin) for name in clients}
-    if not playing.wired.server.votes:
+    if not playing.federation.server.votes:
         return replies, None
     elected = playing.elect(number, list(replies.values()), attempt)
     return {name: playing.send(name, elected) for name in clients}, elected.positions

@@ -5,19 +5,25 @@ from paraaegis.planning.cost import Machine, MethodCost
 LINE = (0.001, 1e-8, 0.002)
 
 
-def method(inside, outside, votes=False, shares=0.0, exchanges=1):
+def method(encrypted, in_clear, votes=False, shares=0.0, exchanges=1):
     phases = dict.fromkeys(("vote", "protect", "combine", "reveal"), LINE)
     return MethodCost(
-        inside=inside, outside=outside, votes=votes, exchanges=exchanges, phases=phases, crowd=LINE, share=shares
+        encrypted=encrypted,
+        in_clear=in_clear,
+        votes=votes,
+        exchanges=exchanges,
+        phases=phases,
+        crowd=LINE,
+        share=shares,
+        per_ciphertext=0 if encrypted == "none" else 4096,
+        cipher_up=30_000.0,
+        cipher_down=60_000.0,
     )
 
 
 MACHINE = Machine(
     cores=2,
     profile="precise",
-    degree=4096,
-    cipher_up=30_000.0,
-    cipher_down=60_000.0,
     header=500.0,
     seconds=12.0,
     methods={

@@ -72,10 +72,10 @@ class Nodes:
                 else:
                     yield Reply(name, found or (), lost=found is None, error="" if found else "away")
 
-        desk = RoundServer(
+        round_server = RoundServer(
             self.parameters(), find_method(self.config.protect.method).server(self.config, None), self.state
         )
-        drive(serve(desk), carry, self.lines.append, lambda _: None)
+        drive(serve(round_server), carry, self.lines.append, lambda _: None)
 
     def models(self) -> list[np.ndarray]:
         found = []

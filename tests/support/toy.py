@@ -61,7 +61,7 @@ def learners_of(updates, samples: Sequence[int] | None = None) -> dict[str, ToyL
     return {f"client-{i}": ToyLearner(row, counts[i]) for i, row in enumerate(rows)}
 
 
-def wired_of(config: Config, learners: Mapping[str, ToyLearner]) -> Federation:
+def federation_of(config: Config, learners: Mapping[str, ToyLearner]) -> Federation:
     config = resolve(config, [learner.samples for learner in learners.values()])
     return assemble(config, learners, KEYS, "client-0")
 
@@ -69,8 +69,8 @@ def wired_of(config: Config, learners: Mapping[str, ToyLearner]) -> Federation:
 class Played:
     """What came out of a run: the engine with its states, and the lines."""
 
-    def __init__(self, engine: LocalTransport, lines: list[RoundRecord], wired: Federation) -> None:
-        self.engine, self.lines, self.wired = engine, lines, wired
+    def __init__(self, engine: LocalTransport, lines: list[RoundRecord], federation: Federation) -> None:
+        self.engine, self.lines, self.federation = engine, lines, federation
 
     @property
     def model(self) -> np.ndarray:
@@ -84,11 +84,11 @@ def play(updates, *settings: str, rounds: int = 1, samples: Sequence[int] | None
     """Run updates (clients × values, or clients × rounds × values) through the whole protocol."""
     learners = learners_of(updates, samples)
     config = configure(f"federation.clients={len(learners)}", f"federation.rounds={rounds}", *settings)
-    wired = wired_of(config, learners)
+    federation = federation_of(config, learners)
     lines: list[RoundRecord] = []
-    engine = LocalTransport(wired.clients, workers=workers)
-    engine.run(RoundServer(wired.parameters, wired.server, ServerState()), lines.append, lambda _: None)
-    return Played(engine, lines, wired)
+    engine = LocalTransport(federation.clients, workers=workers)
+    engine.run(RoundServer(federation.parameters, federation.server, ServerState()), lines.append, lambda _: None)
+    return Played(engine, lines, federation)
 
 
 def compared(out, updates, methods: dict[str, Sequence[str]]) -> Path:

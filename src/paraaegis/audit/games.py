@@ -68,9 +68,9 @@ def everything() -> dict[str, Config]:
     """Every noised method under exact accounting, and every method that sums clean values, with inside_clip."""
     base = Config()
     tight = msgspec.structs.replace(base.privacy, calibration="tight")
-    inside = msgspec.structs.replace(tight, inside_clip=1.0)
+    shared = msgspec.structs.replace(tight, inside_clip=1.0)
     methods = [(name, name, tight) for name, method in METHODS.items() if method.noised]
-    methods += [(f"{name}, noise inside", name, inside) for name, method in METHODS.items() if method.sums_clean_values]
+    methods += [(f"{name}, shared noise", name, shared) for name, method in METHODS.items() if method.sums_clean_values]
     return {
         label: msgspec.structs.replace(
             base, protect=msgspec.structs.replace(base.protect, method=name), privacy=privacy
@@ -91,7 +91,7 @@ def audit(
     The budget is replaced by one at which a game of `rounds` rounds claims μ = 1 (0: two rounds, or three if the noise
     varies by round).
     """
-    rounds = rounds or (3 if method_of(config).varies else 2)
+    rounds = _rounds(config, rounds)
     findings = play_games(config, trials, rounds, progress)
     noise = check_noise(config, rounds)
     return Audit(
@@ -105,12 +105,21 @@ def audit(
     )
 
 
+def check_noised(config: Config, rounds: int = 0) -> None:
+    """Refuse a configuration without noise to audit, before any game is played."""
+    Game(audited(config, _rounds(config, rounds), TARGET_MU, LENGTH))
+
+
+def _rounds(config: Config, asked: int) -> int:
+    return asked or (3 if method_of(config).varies else 2)
+
+
 def play_games(
     config: Config, trials: int, rounds: int = 2, progress: Callable[[], None] = lambda: None
 ) -> list[Finding]:
     """Play `trials` games in each world for each adversary against whom noise is claimed."""
     if trials < LEAST_TRIALS:
-        raise ConfigError(f"an audit needs at least {LEAST_TRIALS} games in each world, got {trials}")
+        raise ConfigError(f"an audit needs at least {LEAST_TRIALS} trials, got {trials}")
     game = Game(audited(config, rounds, TARGET_MU, LENGTH))
     scores: dict[bool, list[list[float]]] = {True: [], False: []}
     for trial in range(trials):

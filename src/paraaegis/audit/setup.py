@@ -132,7 +132,7 @@ def _weights(clients: int) -> list[float]:
 
 
 def _halves(step: bytes, length: int) -> Partition:
-    """A partition with the first half of the values inside, as if elected."""
+    """A partition with the first half of the values elected."""
     return Partition.of(np.arange(length) < length // 2, secret_order(step, length))
 
 

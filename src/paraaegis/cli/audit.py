@@ -16,7 +16,7 @@ def audit(
         Path | None, typer.Argument(help="A TOML file. Without it and --set, every noised method is audited.")
     ] = None,
     settings: Settings = None,
-    trials: Annotated[int, typer.Option(min=500, help="Games with the canary, and as many without.")] = 2_000,
+    trials: Annotated[int, typer.Option(min=500, help="Games with the canary; as many are played without it.")] = 2_000,
     rounds: Annotated[
         int, typer.Option(min=0, max=1000, help="Rounds per game. 0: two, or three where noise varies by round.")
     ] = 0,
@@ -24,16 +24,22 @@ def audit(
 ) -> None:
     """Try to detect a canary (an update made to be recognised) through the noise, and compare with the claim.
 
-    Then measure clipping, noise and repeated noise on a few long updates. The noise is secret, as in deployment, so no
-    two audits give the same figures. Auditing all noised methods takes several minutes, less with fewer --trials. Exits
-    with status 1 if anything contradicts a claim.
+    Then measure clipping, noise and repeated noise on a few long updates.
+
+    The noise is secret, as in deployment, so no two audits give the same figures.
+
+    Auditing all noised methods takes several minutes, less with fewer --trials.
+
+    Exits with status 1 if anything contradicts a claim.
     """
     from paraaegis.audit.games import audit as play
-    from paraaegis.audit.games import everything
+    from paraaegis.audit.games import check_noised, everything
     from paraaegis.cli.audit_text import NOTE, report
     from paraaegis.cli.display import ticking
 
     configs = everything() if config is None and not settings else {"": chosen_config(config, settings)}
+    for one in configs.values():
+        check_noised(one, rounds)
     audits = []
     for name, one in configs.items():
         with ticking(f"auditing {name or one.protect.method}", 2 * trials) as tick:

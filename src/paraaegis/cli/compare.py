@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paraaegis.cli.options import Json, Metric, say_measured
-from paraaegis.config import HERE
+from paraaegis.config import LOCAL_KEYS
 from paraaegis.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -92,5 +92,5 @@ def _find_learners(cells: Iterable[Cell], files: Iterable[Path]) -> None:
 
 def titled(title: str, settings: list[str]) -> str:
     """The title, followed by the settings that change results, since the title may mention what they replace."""
-    shown = [setting for setting in settings if not setting.strip().startswith(HERE)]
+    shown = [setting for setting in settings if not setting.strip().startswith(LOCAL_KEYS)]
     return f"{title} ({', '.join(shown)})" if shown else title

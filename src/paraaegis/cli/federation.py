@@ -18,7 +18,7 @@ app = typer.Typer(
 @app.command("up", epilog="Example: paraaegis federation up --clients 3 --config configs/digits.toml")
 def up(
     clients: Annotated[
-        int | None, typer.Option(min=1, help="Clients, one SuperNode each. Default: the number or names in the file.")
+        int | None, typer.Option(min=1, help="Number of clients, one SuperNode each. Default: as in the file.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file. Without it, the defaults.")] = None,
     settings: Settings = None,

@@ -19,14 +19,14 @@ app = typer.Typer(help="Make, show and hand out a federation's keys.", no_args_i
 def new(
     folder: Annotated[Path, typer.Argument(help="Folder to make the silos' folders in.")],
     names: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME,…", help="The silos' names, as in federation.names.")
+        str | None, typer.Option(metavar="NAME,NAME,…", help="The silos' names, the same as in federation.names.")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(min=1, help="Number of silos, instead of names: client-0, client-1 and so on.")
+        int | None, typer.Option(min=1, help="Number of silos, to be called client-0, client-1 and so on.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make all silos' keys in one place, for a courier whom all of them trust."""
+    """Make all silos' keys in one place, to be delivered by someone whom all of them trust."""
     from paraaegis.deploy.key_folder import deal_keys
 
     if (names is None) == (clients is None):
@@ -45,10 +45,10 @@ def new(
 @app.command("identity", epilog="Example: paraaegis keys identity my-silo --lead 4f2a-…")
 def identity(
     folder: Annotated[Path, typer.Argument(help="The silo's key folder.")],
-    lead: Annotated[str, typer.Option(help="The lead silo's fingerprint, as read to you by its staff.")] = "",
+    lead: Annotated[str, typer.Option(help="The lead's fingerprint, as its staff read it to you.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Make this silo's key pair and print its fingerprint, to be read to the staff of the lead by telephone."""
+    """Make this silo's key pair and print its fingerprint, to be read to the lead's staff by telephone."""
     from paraaegis.deploy.key_folder import KeyFolder
 
     fingerprint = KeyFolder(folder).create(lead)
@@ -65,10 +65,10 @@ def lead(
     folder: Annotated[Path, typer.Argument(help="The lead silo's key folder.")],
     approve: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FINGERPRINT", help="A silo to approve, as read to you by its staff."),
+        typer.Option(metavar="NAME=FINGERPRINT", help="A silo to approve, with the fingerprint its staff read to you."),
     ] = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Replace a lead that left: make new secrets and become the lead.")
+        bool, typer.Option("--take-over", help="Replace a lead that has left: make new secrets and become the lead.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -95,14 +95,20 @@ def lead(
 @app.command("rotate", epilog="Example: paraaegis keys rotate my-silo --without hospital-b")
 def rotate(
     folder: Annotated[Path, typer.Argument(help="The lead silo's key folder.")],
-    without: Annotated[str, typer.Option(help="A silo that left, if any; it will not get the new secrets.")] = "",
+    without: Annotated[str, typer.Option(help="A silo that has left, if any; it will not get the new secrets.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Make new secrets, which the others get when they next connect to the server. Then start a new run."""
+    """Make new secrets, which the other silos get when they next connect to the server. Then start a new run."""
     from paraaegis.deploy.key_folder import KeyFolder
 
     new_id = KeyFolder(folder).rotate(without)
-    print_json({"key_id": new_id}) if as_json else typer.echo(f"new secrets: {new_id}")
+    if as_json:
+        print_json({"key_id": new_id})
+        return
+    typer.echo(f"new secrets: {new_id}")
+    if without:
+        typer.echo(f"Remove {without} from federation.names in every silo's configuration and in the server's.")
+    typer.echo("Then start a new run: the other silos receive the new secrets when they connect to the server.")
 
 
 @app.command("show", epilog="Example: paraaegis keys show my-silo")

@@ -19,7 +19,7 @@ Settings = Annotated[
 ]
 Metric = Annotated[
     str | None,
-    typer.Option(help="The metric to show, of those the learners report. Default: accuracy, or the first reported."),
+    typer.Option(help="The reported metric to show. Default: accuracy, or the first one reported."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from paraaegis.cli.options import Json, Metric, Settings, check_target, print_json, say_measured
-from paraaegis.config import Config, Protect, load_config, make_config
+from paraaegis.config import Config, Protect, load_config, make_config, meant
 from paraaegis.errors import ConfigError
 
 PILOT = 4  # rounds
@@ -19,7 +19,9 @@ PILOT = 4  # rounds
 def plan(
     config: Annotated[
         Path | None,
-        typer.Argument(help="A TOML file to start from. Without it, the defaults with tight accounting, secret noise."),
+        typer.Argument(
+            help="A TOML file to start from. Without it, the defaults with exact accounting and secret noise."
+        ),
     ] = None,
     settings: Settings = None,
     model: Annotated[
@@ -52,7 +54,7 @@ def plan(
 ) -> None:
     """Measure this machine, then choose the ratio that fits your limits and show what it costs and guarantees.
 
-    If nothing fits, shows the nearest choice, writes nothing and exits with status 1.
+    If nothing fits, shows the closest choice, writes nothing and exits with status 1.
     """
     from paraaegis.cli.tables import show_plan
     from paraaegis.methods import REFERENCE
@@ -67,7 +69,9 @@ def plan(
     _check(limits | {"train-seconds": train_seconds}, model, pilot, of_pilot, write)
     base = _base(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
     if _number(model) is not None and write is not None and not base.learner:
-        raise ConfigError(f"--write names a model, but --model {model} is a number of values; name one or leave it out")
+        raise ConfigError(
+            f"--write names a model, but --model {model} is a number of values; name a model or omit --model"
+        )
     check(base)
     length = _own_length(base, config, pilot) if base.learner and not model else _length(model, base)
     machine = measure(base.protect.profile, (REFERENCE, base.protect.method), say_measured)
@@ -111,7 +115,7 @@ def _check(
             raise ConfigError(f"--{name} must be above 0, got {value:g}")
     if _number(model) is not None and pilot:
         raise ConfigError(
-            f"--pilot trains a model, but --model {model} is a number of values; name a model or leave it out"
+            f"--pilot trains a model, but --model {model} is a number of values; name a model or omit --model"
         )
     if write is not None:
         check_target("--write", write, ".toml")
@@ -174,8 +178,8 @@ def _own_length(config: Config, path: Path | None, pilot: bool) -> int:
     """The number of values of the model of the user's own learners, which only a pilot makes."""
     if not pilot:
         raise ConfigError(
-            f"the size of the model of learner = {config.learner!r} is not known without making it; add --pilot, which "
-            "also measures its training, or give its number of values with --model"
+            f"the model size of learner = {config.learner!r} is unknown until the learner is made; add --pilot, which "
+            "also measures its training, or give the number of values with --model"
         )
     from paraaegis.protocol.learner import introduce
     from paraaegis.runs.check import warn_of_range
@@ -196,7 +200,10 @@ def _length(model: str, config: Config) -> int:
         return number
     name = model or config.model.name
     if name not in MODEL_NAMES:
-        raise ConfigError(f"--model must be a number of values or one of {', '.join(MODEL_NAMES)}, got {model!r}")
+        raise ConfigError(
+            f"--model must be a number of values or one of {', '.join(MODEL_NAMES)}, got {name!r}"
+            f"{meant(name, MODEL_NAMES)}"
+        )
     from paraaegis.learn.models import has_batch_norm
     from paraaegis.runs.check import warn_of_range
     from paraaegis.runs.experiment import model_length

@@ -23,10 +23,12 @@ def privacy(
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
     clip: Annotated[float | None, typer.Option(help="The clipping threshold θ.")] = None,
     unit: Annotated[
-        str | None, typer.Option(help="client: a client's update is left out; client-replace: it is replaced.")
+        str | None, typer.Option(help="client: one client's update is removed; client-replace: it is replaced.")
     ] = None,
     sampling: Annotated[float | None, typer.Option(help="The fraction of clients drawn each round.")] = None,
-    decay: Annotated[float | None, typer.Option(help="varying-dp: the noise's ratio from round to round.")] = None,
+    decay: Annotated[
+        float | None, typer.Option(help="varying-dp: the factor by which the noise changes each round.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show a configuration's noise and its guarantee by adversary and unit; for a run, also what it has spent."""
@@ -45,15 +47,15 @@ def privacy(
 
     if config is not None and config.is_dir():
         if changes:
-            raise ConfigError(f"{config} is a run's folder, and options cannot change what it spent; leave them out")
+            raise ConfigError(f"{config} is a run's folder, and options cannot change what it spent; omit them")
         shown = spending(config)
     else:
         changed = _changed(config, changes)
         if decay is not None and not method_of(changed).varies:
             able = next(name for name, method in METHODS.items() if method.varies)
             raise ConfigError(
-                f"--decay is for noise that varies from round to round, which {changed.protect.method} does not add; "
-                f"add --set protect.method={able} or leave --decay out"
+                f"--decay applies only to noise that varies from round to round, which {changed.protect.method} does "
+                f"not add; add --set protect.method={able} or omit --decay"
             )
         shown = run_guarantees(changed)
     if as_json:

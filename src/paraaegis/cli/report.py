@@ -50,7 +50,7 @@ def report(
         return
     runs, problems = collect(folders, metric=metric)
     for problem in problems:
-        typer.echo(f"left out: {problem}", err=True)
+        typer.echo(f"skipped: {problem}", err=True)
     if not runs:
         raise RunError("none of these runs is complete, so there is nothing to show; use --watch for running ones")
     write_page(runs, problems, out, title, remembered(profile_of(runs), say_measured) if explorer else None)
@@ -78,7 +78,7 @@ def _watch(folders: list[Path], out: Path, title: str, metric: str | None) -> No
                 write_page(runs, problems, out, title, refresh=REFRESH)
             for problem in problems:
                 if problem not in reported:
-                    typer.echo(f"left out: {problem}", err=True)
+                    typer.echo(f"skipped: {problem}", err=True)
             seen, reported = state, problems
         time.sleep(LOOK)
 

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from paraaegis.config import Config, as_toml, load_config, make_config, meant, naming
+from paraaegis.config import Config, as_toml, explain, load_config, make_config, meant, naming
 from paraaegis.errors import ConfigError
 
 
@@ -81,9 +81,13 @@ def read_preset(name: str) -> Preset:
         names = preset_names()
         raise ConfigError(f"preset must be one of {', '.join(names)} or a path, got {name!r}{meant(name, names)}")
     try:
-        return msgspec.convert(tomllib.loads(content.decode("utf-8-sig")), Preset)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(f"preset {name}: {error}") from error
+        tables = tomllib.loads(content.decode("utf-8-sig"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"preset {name} is not valid TOML: {error}") from error
+    try:
+        return msgspec.convert(tables, Preset)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"preset {name}: {explain(str(error), Preset, tables)}") from error
 
 
 def cells_of(preset: Preset, settings: Iterable[str] = ()) -> list[Cell]:

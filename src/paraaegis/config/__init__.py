@@ -2,11 +2,11 @@
 
 from paraaegis.config.names import check_names, numbered
 from paraaegis.config.reading import as_toml, load_config, make_config
-from paraaegis.config.refusals import meant, naming
-from paraaegis.config.schema import HERE, MOST, PASSED, Config, Privacy, Protect, Section
+from paraaegis.config.refusals import explain, meant, naming
+from paraaegis.config.schema import LOCAL_KEYS, MOST, PASSED, Config, Privacy, Protect, Section
 
 __all__ = [
-    "HERE",
+    "LOCAL_KEYS",
     "MOST",
     "PASSED",
     "Config",
@@ -15,6 +15,7 @@ __all__ = [
     "Section",
     "as_toml",
     "check_names",
+    "explain",
     "load_config",
     "make_config",
     "meant",

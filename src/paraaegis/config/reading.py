@@ -62,5 +62,5 @@ def _set(tables: dict[str, Any], setting: str) -> None:
     for section in sections:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"{section} is a value, not a table: cannot set {key}")
+            raise ConfigError(f"{section} is a single value, not a table, so {key} cannot be set")
     table[name] = value

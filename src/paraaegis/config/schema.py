@@ -23,7 +23,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
 MOST = 1e30  # float32 soon overflows beyond it
 # Keys that change no result or may differ between silos.
-HERE = ("engine.", "data.folder", "privacy.attempts", "learner")
+LOCAL_KEYS = ("engine.", "data.folder", "privacy.attempts", "learner")
 PASSED = "passed to federate"  # the `learner` of a run whose learners are objects
 
 
@@ -59,10 +59,13 @@ class Federation(Section, frozen=True):
     names: Annotated[tuple[str, ...], "the clients' names; empty: client-0, client-1 and so on"] = ()
     rounds: Annotated[int, Meta(ge=1, le=100_000), "rounds of training"] = 15
     fraction: Annotated[float, Meta(gt=0, le=1), "fraction of the clients drawn each round"] = 1.0
-    quorum: Annotated[Natural, "fewest clients in a sum; 0: 80% of a round, or more if floor or method need it"] = 0
+    quorum: Annotated[
+        Natural,
+        "minimum number of clients in a sum; 0: 80% of a round, or more if privacy.floor or the method requires it",
+    ] = 0
     weights: Annotated[Literal["samples", "uniform"], "a client's weight in the mean: its samples, or 1"] = "samples"
     min_samples: Annotated[
-        Natural, "fewest samples of any client, for the paper's noise; 0: the split's smallest share"
+        Natural, "smallest number of samples of any client, which the paper's noise depends on; 0: that of the split"
     ] = 0
     history: Annotated[Count, "rounds whose aggregates are kept for clients that missed them"] = 10
 
@@ -74,7 +77,7 @@ class Federation(Section, frozen=True):
         if self.names and self.clients not in (0, len(self.names)):
             raise ConfigError(
                 f"federation.clients is {self.clients}, but federation.names lists {len(self.names)} "
-                f"({', '.join(self.names)}); change the list, or leave the number out (federation.clients, --clients)"
+                f"({', '.join(self.names)}); change the list, or omit the number (federation.clients, --clients)"
             )
         msgspec.structs.force_setattr(self, "clients", self.clients or len(self.names) or 10)
 
@@ -84,7 +87,7 @@ class Data(Section, frozen=True):
 
     name: Annotated[str, "see `paraaegis datasets`"] = "digits"
     split: Annotated[Literal["iid", "dirichlet"], "all clients alike, or label shares drawn per client"] = "iid"
-    alpha: Annotated[Positive, "of the Dirichlet split; the smaller, the more clients differ"] = 0.5
+    alpha: Annotated[Positive, "concentration of the Dirichlet split; the smaller it is, the more clients differ"] = 0.5
     folder: Annotated[str, "where the files are; empty: where the data set's package puts them, or data/NAME"] = ""
 
 
@@ -110,7 +113,7 @@ class Protect(Section, frozen=True):
 
     method: Annotated[str, "see `paraaegis methods`"] = "paraaegis-static"
     ratio: Annotated[Share, "r₀, share of the values that is encrypted"] = 0.1
-    decay: Annotated[float, Meta(gt=0, le=1), "λ, factor for the ratio from round to round"] = 1.0
+    decay: Annotated[float, Meta(gt=0, le=1), "λ, factor by which the ratio changes each round"] = 1.0
     strategy: Annotated[Literal["max", "min", "rand"], "which values a client votes for, by magnitude"] = "max"
     profile: Annotated[str, "CKKS parameters: precise, or compact for models without BatchNorm"] = "precise"
     carry: Annotated[bool, "noised methods: add what clipping cuts off to the next update"] = False
@@ -124,16 +127,17 @@ class Privacy(Section, frozen=True):
     delta: Annotated[float, Meta(ge=1e-100, lt=1), "δ of the budget"] = 1e-5
     clip: Annotated[Positive, "θ, L2 norm that an update is clipped to; inf: not clipped"] = 1.0
     calibration: Annotated[Literal["paper", "tight"], "the paper's formula, or exact accounting"] = "paper"
-    unit: Annotated[Literal["client", "client-replace"], "one client's update left out, or replaced"] = "client"
+    unit: Annotated[Literal["client", "client-replace"], "one client's update removed, or replaced"] = "client"
     noise: Annotated[Literal["seeded", "secret"], "secret: nobody can replay it; seeded: a simulation"] = "seeded"
     sigma: Annotated[float, Meta(ge=0), "σ of the noise per value; 0: what the budget allows over all rounds"] = 0.0
-    participations: Annotated[Natural, "tight: most rounds that a client takes part in; 0: no limit"] = 0
+    participations: Annotated[Natural, "tight: maximum number of rounds a client takes part in; 0: no limit"] = 0
     inside_clip: Annotated[float, Meta(ge=0), "clip encrypted values to this norm, with shared noise; 0: off"] = 0.0
     colluders: Annotated[Count, "clients assumed to help an attacker, for shared noise and for lwe-secagg"] = 1
+    # The minimum number of clients in a sum. `floor` is its name in stored configurations, so it stays.
     floor: Annotated[Natural, "no client takes part in, or reads, a sum over fewer clients than this"] = 0
     attempts: Annotated[Count, "answers per client for one state of the model; repeating a round counts again"] = 3
-    vary: Annotated[float, Meta(gt=0, le=1), "varying-dp: ratio of the noise from round to round"] = 0.9
-    vary_scale: Annotated[Literal["deviation", "variance"], "varying-dp: what that ratio multiplies"] = "deviation"
+    vary: Annotated[float, Meta(gt=0, le=1), "varying-dp: factor by which the noise changes each round"] = 0.9
+    vary_scale: Annotated[Literal["deviation", "variance"], "varying-dp: what that factor multiplies"] = "deviation"
     vary_direction: Annotated[Literal["down", "up"], "varying-dp: whether noise shrinks or grows"] = "down"
 
 
@@ -269,11 +273,13 @@ def _refuse_contradictory_privacy(config: Config) -> None:
         raise ConfigError("privacy.clip = inf leaves nothing to calibrate noise to; set a finite clip or epsilon = inf")
     if privacy.sigma and math.isinf(privacy.epsilon):
         raise ConfigError(
-            f"privacy.sigma = {privacy.sigma:g} asks for noise and privacy.epsilon = inf for none; set one"
+            f"privacy.sigma = {privacy.sigma:g} asks for noise, but privacy.epsilon = inf turns it off; set only one "
+            "of them"
         )
     if privacy.participations and privacy.calibration == "paper":
         raise ConfigError(
-            "privacy.participations is for calibration 'tight': the paper's formula counts sampling by its fraction"
+            "privacy.participations requires calibration 'tight': the paper's formula accounts for sampling by its "
+            "fraction"
         )
     if privacy.participations > federation.rounds:
         raise ConfigError(

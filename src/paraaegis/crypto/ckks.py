@@ -153,7 +153,7 @@ def check_reach(profile: Profile, steps: FixedPoint, clients: int) -> None:
     peak = largest * STEP * max(clients, 2)
     if clients > profile.max_clients:
         raise UpdateError(
-            f"profile {profile.name!r} sums up to {profile.max_clients} clients exactly, got {clients}; "
+            f"profile {profile.name!r} sums at most {profile.max_clients} clients exactly, got {clients}; "
             f"{fitting(peak, clients)}"
         )
     if peak > profile.reach:

@@ -154,7 +154,7 @@ def unmask(total: Integers, form: Form, seed: bytes, secret: Integers, clients: 
     limit = clients * form.bound
     if secret.shape != (form.size,) or np.abs(centre(secret)).max() > limit:
         raise CryptoError(
-            f"the sum of {clients} secrets in {form.name} form has {form.size} numbers within ±{limit}, "
+            f"the sum of {clients} secrets in {form.name} form should have {form.size} numbers within ±{limit}, "
             f"got {secret.size} numbers that do not fit; a share is wrong or missing"
         )
     values = form.mask(seed, secret, total.size)

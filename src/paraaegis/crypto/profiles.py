@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from paraaegis.config import meant
 from paraaegis.errors import ConfigError
 from paraaegis.fixed_point import STEP
 
@@ -63,7 +64,7 @@ PROFILES = {
 def profile(name: str) -> Profile:
     """The profile with this name."""
     if name not in PROFILES:
-        raise ConfigError(f"protect.profile must be one of {', '.join(PROFILES)}, got {name!r}")
+        raise ConfigError(f"protect.profile must be one of {', '.join(PROFILES)}, got {name!r}{meant(name, PROFILES)}")
     return PROFILES[name]
 
 

@@ -43,7 +43,7 @@ def rebuild(shares: Mapping[int, NDArray[np.int64]], quorum: int) -> NDArray[np.
     if len(holders) < quorum:
         raise CryptoError(f"{quorum} shares are needed to rebuild, got {len(holders)}")
     if len({shares[holder].shape for holder in holders}) > 1:
-        raise CryptoError(f"shares must all have one length, got {[shares[holder].shape for holder in holders]}")
+        raise CryptoError(f"shares must all have the same length, got {[shares[holder].shape for holder in holders]}")
     rows = np.stack([shares[holder] for holder in holders]).astype(np.int64) % Q
     points = tuple(holder + 1 for holder in holders)
     values = _interpolate(points[:quorum], (0, *points[quorum:]), rows[:quorum])

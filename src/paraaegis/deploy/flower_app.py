@@ -56,8 +56,8 @@ def _connector(config: Config, folder: RunFolder, transport: FlowerTransport) ->
     def connect(state: ServerState, stored: States | None, over: bool) -> Iterator[tuple[RunParameters, Transport]]:
         if stored:
             raise RunError(
-                f"{folder.path} holds a run of one process, whose checkpoint has its clients' states; continue it with "
-                "engine.name = 'local', or choose another folder"
+                f"{folder.path} holds a run of the local engine, with its clients' states in the checkpoint; continue "
+                "it with engine.name = 'local', or choose another folder"
             )
         names = config.names
         enough = 1 if over else config.federation.quorum if state.weights else len(names)

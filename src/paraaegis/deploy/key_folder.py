@@ -63,7 +63,7 @@ class KeyFolder:
     def create(self, lead: str = "") -> str:
         """Make this silo's key pair if it has none, and record its lead. Returns its fingerprint, for the lead."""
         if lead and self.leads:
-            raise KeyFileError(f"{self.path} is a lead and has approved silos; it cannot follow {lead} as well")
+            raise KeyFileError(f"{self.path} is a lead with approved silos, so it cannot also follow {lead}")
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not self.identity.exists():
             new_identity(self.identity)
@@ -97,11 +97,11 @@ class KeyFolder:
         checked = {name: _checked(fingerprint) for name, fingerprint in fingerprints.items()}
         if self.lead and not take_over:
             raise KeyFileError(
-                f"{self.path} takes its secrets from the lead {self.lead}; it cannot lead as well. If that lead has "
-                "left, use --take-over"
+                f"{self.path} takes its secrets from the lead {self.lead}, so it cannot be a lead itself. If that lead "
+                "has left, use --take-over"
             )
         if take_over and not self.lead:
-            raise KeyFileError(f"{self.path} follows no lead that it could take over from; leave --take-over out")
+            raise KeyFileError(f"{self.path} follows no lead, so there is none to take over from; omit --take-over")
         whole = {**self.approved(), **checked}
         if twice := [name for name in whole if list(whole.values()).count(whole[name]) > 1]:
             raise KeyFileError(f"{' and '.join(twice)} cannot have the same fingerprint: each silo has its own")
@@ -131,10 +131,12 @@ class KeyFolder:
     def rotate(self, without: str = "") -> str:
         """Make new secrets for all silos, or all but one that left; they get them when they next meet the server."""
         if not self.leads:
-            raise KeyFileError(f"{self.path} does not lead; only the lead makes new secrets")
+            raise KeyFileError(f"{self.path} is not the lead; only the lead makes new secrets")
         approved, left = self.approved(), self._left()
         if without and without not in [*approved, *left]:
-            raise KeyFileError(f"{self.path} has approved {', '.join(approved) or 'nobody'}, not {without!r}")
+            raise KeyFileError(
+                f"{self.path} has not approved {without!r}; it has approved {', '.join(approved) or 'nobody'}"
+            )
         if without:
             approved.pop(without, None)
             self._write_approved(approved, sorted({*left, without}))  # first, so that it never gets the new keys
@@ -200,12 +202,14 @@ class KeyFolder:
         """Open and store the secrets that the lead sealed to this silo."""
         lead = self.lead
         if not self.once.exists():
-            raise KeyFileError(f"{self.path} has not asked for secrets, or already has them; nothing was changed")
+            raise KeyFileError(
+                f"{self.path} did not ask for secrets, or has already received them; nothing was changed"
+            )
         opened = open_keys(sealed, load_identity(self.identity)[0], read_secret(self.once), name, lead_public, lead)
         if opened.roster.get(name) != self.public:
             raise KeyFileError(
-                f"the lead's roster has another key for {name} than this silo's; nothing was changed. Ask the lead to "
-                f"approve this silo's fingerprint, {fingerprint_of(self.public)}"
+                f"the lead's roster has a different key for {name} from this silo's; nothing was changed. Ask the lead "
+                f"to approve this silo's fingerprint, {fingerprint_of(self.public)}"
             )
         taken, received = self._taken(), _newest(opened)
         newest = taken.get(lead, received)  # each lead counts its own epochs, so a new lead starts again
@@ -246,18 +250,20 @@ def _newest(keys: FederationKeys) -> dict[str, Any]:
 def _checked(fingerprint: str) -> str:
     text = fingerprint.strip().lower()
     if not re.fullmatch(r"([0-9a-f]{4}-){7}[0-9a-f]{4}", text):
-        raise KeyFileError(f"a fingerprint is eight groups of four hexadecimal digits, 4f2a-…, got {fingerprint!r}")
+        raise KeyFileError(
+            f"a fingerprint consists of eight groups of four hexadecimal digits, 4f2a-…, got {fingerprint!r}"
+        )
     return text
 
 
 def deal_keys(folder: Path, names: Collection[str]) -> list[Path]:
     """Make a folder per silo with its key pair and the shared secrets, to be brought there by someone all trust."""
     if len(names) > MOST_SILOS:
-        raise KeyFileError(f"keys are made for at most {MOST_SILOS} silos at a time, got {len(names)}")
+        raise KeyFileError(f"keys can be made for at most {MOST_SILOS} silos at a time, got {len(names)}")
     check_names(names)
     folders = [folder / name for name in names]
     if taken := [path for path in [*folders, folder / "server"] if path.exists()]:
-        raise KeyFileError(f"{taken[0]} already exists; choose another folder, keys are never overwritten")
+        raise KeyFileError(f"{taken[0]} already exists, and keys are never overwritten; choose another folder")
     silos = {path.name: KeyFolder(path) for path in folders}
     for silo in silos.values():
         silo.create()

@@ -63,7 +63,7 @@ def up(
         gather(folder, nodes)
     done = read_whole(folder)
     if done is None:
-        raise RunError(f"{folder.result} is gone")
+        raise RunError(f"{folder.result} is missing")
     return done
 
 
@@ -113,7 +113,7 @@ def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder
     nodes = {name: out / "nodes" / name for name in resolved.names}
     missing = [node for node in nodes.values() if not (node / "identity").exists()]
     if missing and _begun(nodes):
-        raise RunError(f"{missing[0] / 'identity'} is gone, and the run cannot continue without it; {folder.remedy}")
+        raise RunError(f"{missing[0] / 'identity'} is missing, and the run cannot continue without it; {folder.remedy}")
     if missing and not _is_over(folder):
         for node in nodes.values():
             node.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -169,8 +169,8 @@ def gather(folder: RunFolder, nodes: dict[str, Path]) -> None:
     content = b"".join(path.read_bytes() for path in ledgers)
     if folder.ledger.exists() and len(content) < folder.ledger.stat().st_size:
         raise RunError(
-            f"{folder.ledger} has {folder.ledger.stat().st_size} bytes, more than the {len(content)} of the silos' "
-            "ledgers: what was spent must not be forgotten; restore the silos' files"
+            f"{folder.ledger} has {folder.ledger.stat().st_size} bytes, but the silos' ledgers only {len(content)}: "
+            "some of the privacy spent is no longer recorded; restore the silos' files"
         )
     if ledgers:
         write_whole(folder.ledger, lambda file: file.write(content))

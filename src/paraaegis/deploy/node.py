@@ -69,7 +69,7 @@ class DeployedClient:
         config = load_resolved(path)
         if self.name not in config.names:
             raise ConfigError(
-                f"this node is called {self.name!r}, and {path} has no such client{meant(self.name, config.names)}; "
+                f"this node is called {self.name!r}, but {path} has no such client{meant(self.name, config.names)}; "
                 f"its clients are {', '.join(config.names)}"
             )
         if config.privacy.noise == "seeded" and not self.simulation:
@@ -146,17 +146,18 @@ class DeployedClient:
         config, keys = self.config, load_keys(self.folder / "keys")
         if not run.startswith(short_name(config)):
             raise ConfigError(
-                f"the run {run} is of another configuration than this silo's, {short_name(config)}; compare the "
-                "config.toml here with the operator's; only the table engine and privacy.attempts may differ"
+                f"run {run} uses a different configuration from this silo's, {short_name(config)}; compare the "
+                "config.toml here with the operator's: only the table engine, data.folder, privacy.attempts and "
+                "learner may differ"
             )
         if strangers := [name for name in config.names if name not in keys.roster]:
             raise KeyFileError(
-                f"the keys of {self.name} have no identity of {', '.join(strangers)}; let the lead approve them with "
-                "`paraaegis keys lead` and start the run again, or make keys for all with `paraaegis keys new`"
+                f"the keys of {self.name} contain no identity for {', '.join(strangers)}; let the lead approve them "
+                "with `paraaegis keys lead` and start the run again, or make keys for all with `paraaegis keys new`"
             )
         if keys.roster[self.name] != load_identity(self.folder / "identity")[1]:
             raise KeyFileError(
-                f"the keys contain another identity for {self.name} than {self.folder} does; enrol it again"
+                f"the keys contain a different identity for {self.name} from the one in {self.folder}; enrol it again"
             )
         length = self._facts.length
         method = method_of(config)
@@ -175,12 +176,12 @@ class DeployedClient:
             )
 
     def _ledger(self, config: Config) -> Ledger:
-        """What this silo has released, under any name; refused if the file is gone or shorter than a run left it."""
+        """What this silo has released, under any name; refused if the file is missing or shorter than a run left it."""
         path = self.folder / "ledger.jsonl"
         if self.spent < (least := most_spent(self.folder / "runs")):
             raise RunError(
-                f"{path} is gone, cut or an older copy: {self.name} took part in a run that left {least} bytes there, "
-                f"now there are {self.spent}. The privacy spent is unknown; restore the file"
+                f"{path} is missing, truncated or outdated: a run of {self.name} left {least} bytes in it, and it now "
+                f"has {self.spent}. The privacy spent is unknown; restore the file"
             )
         path.touch(mode=0o600)
         return Ledger(budget(config), path, one_owner=True)

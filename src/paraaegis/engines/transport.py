@@ -13,7 +13,7 @@ States: TypeAlias = Mapping[str, tuple[ClientState, Arrays]]  # of clients and o
 
 
 class Transport(Protocol):
-    """An open way to a run's clients."""
+    """An open connection to a run's clients."""
 
     @property
     def remote(self) -> bool:

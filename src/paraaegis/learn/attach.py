@@ -33,7 +33,7 @@ class Stateful(Protocol):
         """Everything that must survive a restart."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
 
 
 def torch_learner(
@@ -134,7 +134,7 @@ class TorchAttachment:
         return {"torch": np.frombuffer(buffer.getvalue(), dtype=np.uint8)}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up what `state` returned."""
+        """Restore what `state` returned."""
         try:
             content = io.BytesIO(state["torch"].tobytes())
             buffers, kept = torch.load(content, weights_only=True)
@@ -248,4 +248,6 @@ def _check_model(model: Any) -> None:
         name, dtype = next(iter(odd.items()))
         raise ConfigError(f"{name} is {dtype}; models are shared in float32: call model.float() first")
     if len(devices := {str(tensor.device) for tensor in model.state_dict().values()}) > 1:
-        raise ConfigError(f"the model lies on {', '.join(sorted(devices))}; move all of it to one device with .to()")
+        raise ConfigError(
+            f"the model is on several devices, {', '.join(sorted(devices))}; move all of it to one device with .to()"
+        )

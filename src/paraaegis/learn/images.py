@@ -17,4 +17,4 @@ Parts: TypeAlias = tuple[Images, Labels, Images, Labels]  # train images and lab
 
 def missing(name: str, what: str, folder: Path, get: str) -> DataError:
     """Return an error that says what is missing in `folder`, where to get it and where to put it."""
-    return DataError(f"{name}: no {what} in {folder.absolute()}. Get it: {get}. Put it there or set data.folder.")
+    return DataError(f"{name}: no {what} in {folder.absolute()}. Get it: {get}. Put it there, or set data.folder.")

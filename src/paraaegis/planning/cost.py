@@ -17,6 +17,7 @@ from paraaegis.methods import METHODS
 from paraaegis.protocol.schedule import Schedule
 
 Fit = tuple[float, float, float]  # seconds: constant, per value in the model, per ciphertext that a client sends
+Share = Literal["none", "elected", "rest", "all"]  # of the values of an update
 PHASES = ("vote", "protect", "reveal")  # of a client; `combine` is the server's
 BASE = 150e6  # bytes of memory of an idle process
 # Flower, measured with two nodes on two cores (docs/performance.md): seconds per exchange, and per byte of a client.
@@ -36,13 +37,16 @@ class MethodCost(msgspec.Struct, kw_only=True):
     `crowd` is what each client adds to the wall-clock time of a round if all clients share this machine.
     """
 
-    inside: Literal["none", "elected", "all"]
-    outside: Literal["none", "rest", "all"]
+    encrypted: Share  # which values are packed into ciphertexts
+    in_clear: Share  # which are sent by themselves, in four bytes each; a mask may hide them
     votes: bool
     exchanges: int
     phases: dict[str, Fit]
     crowd: Fit
     share: float = 0.0  # bytes of key shares per client of a round
+    per_ciphertext: int = 0  # values
+    cipher_up: float = 0.0  # bytes per ciphertext
+    cipher_down: float = 0.0
 
 
 class Machine(msgspec.Struct, kw_only=True):
@@ -50,9 +54,6 @@ class Machine(msgspec.Struct, kw_only=True):
 
     cores: int
     profile: str
-    degree: int  # values in a ciphertext
-    cipher_up: float  # bytes per ciphertext
-    cipher_down: float
     header: float  # bytes of everything else per client, round and direction
     methods: dict[str, MethodCost]
     seconds: float = 0.0  # taken by the measurement
@@ -96,9 +97,9 @@ class Estimate(msgspec.Struct, kw_only=True):
 class Load(msgspec.Struct):
     """What one client sends in one round."""
 
-    inside: int
+    encrypted: int
     ciphertexts: int
-    outside: int
+    in_clear: int
     votes: int  # bytes of the ballot
 
 
@@ -107,7 +108,7 @@ def estimate(machine: Machine, setting: Setting) -> Estimate:
     cost, schedule = machine.method(setting.method), Schedule(setting.ratio, setting.decay)
     total = Estimate(seconds=0.0, bytes_up=0.0, bytes_down=0.0, phases={}, memory_client=0.0, memory_server=0.0)
     for number in range(1, setting.rounds + 1):
-        load = load_of(cost, setting.length, schedule.elected_at(number, setting.length), machine.degree)
+        load = load_of(cost, setting.length, schedule.elected_at(number, setting.length))
         up, down = _traffic(machine, cost, setting, load)
         phases = _phases(machine, cost, setting, load, up + down)
         total.bytes_up += up
@@ -121,17 +122,18 @@ def estimate(machine: Machine, setting: Setting) -> Estimate:
     return total
 
 
-def load_of(cost: MethodCost, length: int, elected: int, degree: int) -> Load:
+def load_of(cost: MethodCost, length: int, elected: int) -> Load:
     """What a client of this method sends of `length` values, `elected` of them elected."""
-    inside = {"none": 0, "elected": elected, "all": length}[cost.inside]
-    outside = {"none": 0, "rest": length - elected, "all": length}[cost.outside]
+    values = {"none": 0, "elected": elected, "rest": length - elected, "all": length}
+    encrypted = values[cost.encrypted]
+    ciphertexts = math.ceil(encrypted / cost.per_ciphertext) if encrypted else 0
     votes = min(4 * elected, (length + 7) // 8) if cost.votes else 0
-    return Load(inside, math.ceil(inside / degree), outside, votes)
+    return Load(encrypted, ciphertexts, values[cost.in_clear], votes)
 
 
 def _traffic(machine: Machine, cost: MethodCost, setting: Setting, load: Load) -> tuple[float, float]:
-    common = machine.header + load.votes + 4 * load.outside + cost.share * setting.clients
-    return common + machine.cipher_up * load.ciphertexts, common + machine.cipher_down * load.ciphertexts
+    common = machine.header + load.votes + 4 * load.in_clear + cost.share * setting.clients
+    return common + cost.cipher_up * load.ciphertexts, common + cost.cipher_down * load.ciphertexts
 
 
 def at_once(machine: Machine, clients: int) -> int:
@@ -162,9 +164,9 @@ def _memory(cost: MethodCost, setting: Setting, load: Load, traffic: float) -> t
     A client holds the model, its trained copy, the update and what is derived from it, and the secret order if it
     votes. The server holds its sums. Both hold the messages, and with Flower several copies of them.
     """
-    vectors = 8 if cost.inside == "elected" and cost.outside == "none" else 6
+    vectors = 8 if cost.encrypted == "elected" and cost.in_clear == "none" else 6
     orders = 4 if cost.votes else 0  # the order, its inverse, the reordered values, and what the order was drawn from
     held = BASE + (4.0 * vectors + 8.0 * orders) * setting.length
-    sums = BASE + 16.0 * load.inside + 8.0 * load.outside
+    sums = BASE + 16.0 * load.encrypted + 8.0 * load.in_clear
     copies = (1, 1) if setting.bandwidth is None else (2, 3)
     return held + copies[0] * traffic, sums + copies[1] * traffic

@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 from scipy.optimize import nnls
 
-from paraaegis.config import make_config
+from paraaegis.config import Config, make_config
 from paraaegis.crypto.pool import Pool, SecretPool
-from paraaegis.crypto.profiles import profile
 from paraaegis.engines.local import LocalTransport
 from paraaegis.files import write_whole
-from paraaegis.methods import METHODS, REFERENCE, find_method
-from paraaegis.planning.cost import Fit, Machine, MethodCost, load_of, priced_as
+from paraaegis.methods import METHODS, REFERENCE, Method, find_method
+from paraaegis.planning.cost import Fit, Machine, MethodCost, Share, load_of, priced_as
+from paraaegis.privacy.ledger import ELECTED, REST, WHOLE
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import RoundServer
 from paraaegis.protocol.state import ServerState
@@ -30,7 +30,7 @@ from paraaegis.version import __version__
 CLIENTS, ROUNDS = 5, 3  # the fewest clients that LWE masks in ring form allow
 SMALL, LARGE = 20_000, 300_000  # values: one chunk, and several per process
 POINTS = ((SMALL, 0.1), (LARGE, 0.01), (LARGE, 0.2))
-_OTHERS = {"header", "ballot", "ckks", "shares"}  # kinds of bytes other than four-byte values
+_SHARES: dict[str, Share] = {ELECTED: "elected", REST: "rest", WHOLE: "all"}
 _DAY = 86_400.0
 _SECONDS = ("vote", "protect", "combine", "reveal")
 
@@ -109,9 +109,6 @@ def measure(
     machine = Machine(
         cores=os.cpu_count() or 1,
         profile=chosen,
-        degree=profile(chosen).degree,
-        cipher_up=0.0,
-        cipher_down=0.0,
         header=0.0,
         methods={},
     )
@@ -123,21 +120,17 @@ def measure(
     return machine
 
 
-def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> None:
-    points = POINTS if find_method(method).votes else ((SMALL, 1.0), (LARGE, 1.0))
-    alone = [_play(machine.profile, method, length, ratio, 1, pools) for length, ratio in points]
-    crowd = [_play(machine.profile, method, length, ratio, 0, pools) for length, ratio in points]
+def _measure(machine: Machine, name: str, pools: tuple[SecretPool, Pool]) -> None:
+    method = find_method(name)
+    points = POINTS if method.votes else ((SMALL, 1.0), (LARGE, 1.0))
+    configs = [_config(machine.profile, name, ratio) for _, ratio in points]
+    alone = [_play(config, length, 1, pools) for config, (length, _) in zip(configs, points, strict=True)]
+    crowd = [_play(config, length, 0, pools) for config, (length, _) in zip(configs, points, strict=True)]
     last = alone[-1]
     kinds = last.bytes_up
-    cost = MethodCost(
-        inside=("elected" if last.agreement is not None else "all") if "ckks" in kinds else "none",
-        outside=("rest" if last.agreement is not None else "all") if kinds.keys() - _OTHERS else "none",
-        votes=last.agreement is not None,
-        exchanges=2 if last.agreement is not None or "shares" in kinds else 1,
-        phases={},
-        crowd=(0.0, 0.0, 0.0),
-    )
-    ciphertexts = [load_of(cost, size, round(ratio * size), machine.degree).ciphertexts for size, ratio in points]
+    cost = _layout(method, configs[0])
+    cost.exchanges += "shares" in kinds
+    ciphertexts = [load_of(cost, size, round(ratio * size)).ciphertexts for size, ratio in points]
     variables = [(1.0, float(point[0]), float(count)) for point, count in zip(points, ciphertexts, strict=True)]
     for phase in _SECONDS:
         # The server's phase covers all clients; the others are per client.
@@ -146,18 +139,32 @@ def _measure(machine: Machine, method: str, pools: tuple[SecretPool, Pool]) -> N
     cost.crowd = _fitted(variables, [record.seconds["wall"] / CLIENTS for record in crowd])
     if "shares" in kinds:
         cost.share = kinds["shares"] / CLIENTS**2
-    if "ckks" in kinds:
-        machine.cipher_up = kinds["ckks"] / CLIENTS / ciphertexts[-1]
-        machine.cipher_down = last.bytes_down["ckks"] / CLIENTS / ciphertexts[-1]
-    if method == REFERENCE:
+    if cost.per_ciphertext:
+        (kind,) = (part.kind for share, part in method.parts.items() if _SHARES[share] == cost.encrypted)
+        cost.cipher_up = kinds[kind] / CLIENTS / ciphertexts[-1]
+        cost.cipher_down = last.bytes_down[kind] / CLIENTS / ciphertexts[-1]
+    if name == REFERENCE:
         machine.header = (kinds["header"] + last.bytes_down["header"]) / 2 / CLIENTS
-    machine.methods[method] = cost
+    machine.methods[name] = cost
 
 
-def _play(
-    profile_name: str, method: str, length: int, ratio: float, workers: int, pools: tuple[SecretPool, Pool]
-) -> RoundRecord:
-    """The fastest round after the first, which warms up; other work on the machine can only add time."""
+def _layout(method: Method, config: Config) -> MethodCost:
+    """A cost without figures: how a method's values travel."""
+    sizes = {_SHARES[name]: part.per_ciphertext(config) for name, part in method.parts.items()}
+    none: Share = "none"
+    encrypted = next((share for share, size in sizes.items() if size), none)
+    return MethodCost(
+        encrypted=encrypted,
+        in_clear=next((share for share, size in sizes.items() if not size), none),
+        votes=method.votes,
+        exchanges=1 + method.votes,
+        phases={},
+        crowd=(0.0, 0.0, 0.0),
+        per_ciphertext=sizes.get(encrypted, 0),
+    )
+
+
+def _config(profile_name: str, method: str, ratio: float) -> Config:
     settings = [
         f"protect.method={method}",
         f"protect.profile={profile_name}",
@@ -167,7 +174,11 @@ def _play(
         "privacy.noise=secret",
         "privacy.calibration=tight",
     ]
-    config = resolve(make_config({}, settings), [NullLearner.samples])
+    return resolve(make_config({}, settings), [NullLearner.samples])
+
+
+def _play(config: Config, length: int, workers: int, pools: tuple[SecretPool, Pool]) -> RoundRecord:
+    """The fastest round after the first, which warms up; other work on the machine can only add time."""
     learners = dict.fromkeys(config.names, FixedUpdateLearner(length))
     federation = assemble(config, learners, make_keys(config), "client-0", pools)
     records: list[RoundRecord] = []

@@ -46,12 +46,12 @@ def geometric(config: Config, sigma: float) -> tuple[float, ...]:
 
 
 def noise(config: Config, parts: int = 1, series: Series = constant) -> Gaussian:
-    """Clipping and noise of the values outside, or of all; `parts` noised parts of an update share the budget."""
+    """Clipping and noise of the values in the clear, or of all; `parts` noised parts of an update share the budget."""
     clip = config.privacy.clip
     return Gaussian(clip, series(config, _sigma(config, clip, parts)))
 
 
-def inside_noise(config: Config, parts: int) -> Gaussian | None:
+def shared_noise(config: Config, parts: int) -> Gaussian | None:
     """Clipping of the encrypted values and the noise of their sum, if the configuration asks for it."""
     clip = config.privacy.inside_clip
     if not clip:

@@ -205,7 +205,7 @@ class Ledger:
         text = (
             f"the privacy budget of {client} is spent: {budget.text(spent)} of {budget.epsilon:g}, against "
             f"everyone who reads its noised values; round {new[0].round} would make it {budget.text(after)}. "
-            f"In a run whose spending adds to this, it needs a budget of ε ≥ {budget.epsilon_at(after):.4g}"
+            f"To continue on top of what is already spent, set a budget of ε ≥ {budget.epsilon_at(after):.4g}"
         )
         left = budget.limit - spent
         if left <= budget.limit * 1e-9:
@@ -231,7 +231,7 @@ class Ledger:
             yield None
             return
         if self._size and not self._path.exists():
-            raise RunError(f"{self._path} is gone, so the privacy spent is unknown; restore the file")
+            raise RunError(f"{self._path} is missing, so the privacy spent is unknown; restore the file")
         with self._path.open("ab+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if (size := os.fstat(file.fileno()).st_size) < self._size:

@@ -120,7 +120,7 @@ def _exhausted(client: ClientContext, number: int, attempt: int, model: bytes) -
 
 def _elected(client: ClientContext, state: ClientState, message: Elected, keep: Keep) -> tuple[ClientState, Message]:
     if state.phase != "voted":
-        raise ProtocolError(f"{client.name} received Elected, but its phase is {state.phase}, not voted")
+        raise ProtocolError(f"{client.name} received Elected in phase {state.phase!r}; expected phase 'voted'")
     expect(message, Elected, client.parameters.round_id(state.number, state.attempt))
     in_background(warm)
     elected = unpack_positions(message.positions, client.parameters.k(state.number), client.parameters.length)
@@ -132,7 +132,9 @@ def _elected(client: ClientContext, state: ClientState, message: Elected, keep: 
 
 def _survivors(client: ClientContext, state: ClientState, message: Survivors) -> tuple[ClientState, Message]:
     if state.phase != "sent" or state.share is None:
-        raise ProtocolError(f"Survivors is answered once, after an upload; the phase of {client.name} is {state.phase}")
+        raise ProtocolError(
+            f"{client.name} received Survivors in phase {state.phase!r}; expected phase 'sent', with shares to release"
+        )
     round_id = client.parameters.round_id(state.number, state.attempt)
     expect(message, Survivors, round_id)
     row = sum_shares(client, state, state.share, message)
@@ -196,4 +198,4 @@ def _check_begin(client: ClientContext, state: ClientState, message: Begin) -> N
     if not (state.number or state.applied) and state.line != client.root.line and message.rescue is None:
         raise ProtocolError(f"the keys of {client.name} were rotated after it joined this run; start a new run")
     if message.train and state.opened == number and not client.simulated:
-        raise ProtocolError(f"{client.name} gave out shares in round {number}, so its update counts as sent")
+        raise ProtocolError(f"{client.name} already released shares in round {number} and will not send another update")

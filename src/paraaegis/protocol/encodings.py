@@ -36,7 +36,7 @@ class Encoding(Protocol):
 
 
 class Plain:
-    """Steps in clear."""
+    """Steps in the clear."""
 
     hides = False
     step = STEP

@@ -36,7 +36,7 @@ def hello(client: ClientContext, state: ClientState, message: RollCall) -> tuple
     expect(message, RollCall, round_id)
     samples, least = client.learner.samples, max(1, parameters.min_samples)
     if samples < least:
-        few = f"fewer samples than the {least} that this federation's noise assumes" if samples else "no samples"
+        few = f"too few samples: this federation's noise assumes at least {least}" if samples else "no samples"
         raise ProtocolError(f"{client.name} has {few}")
     state = _joined(client, state, message)
     if not parameters.uniform:
@@ -72,8 +72,8 @@ def _joined(client: ClientContext, state: ClientState, message: RollCall) -> Cli
     joined = proof_of_keys(client, keys)
     if message.joined and message.root == root.index and not hmac.compare_digest(joined, message.joined):
         raise ProtocolError(
-            f"{client.name} has other keys than the client that joined run {message.root} of these keys; all clients "
-            "need the same keys, from the same lead"
+            f"{client.name} has different keys from the client that joined run {message.root} of these keys; all "
+            "clients need the same keys, from the same lead"
         )
     client.erase_root(root)
     return replace(state, held=keys, line=root.line, root=root.index, joined=joined)
@@ -84,7 +84,7 @@ def snapshot(client: ClientContext, state: ClientState, message: SnapshotRequest
     round_id = client.parameters.round_id(message.round_id.number, message.round_id.attempt)
     expect(message, SnapshotRequest, round_id)
     if wrong := sorted({*message.receivers} - {*client.parameters.clients} | {*message.receivers} & {client.name}):
-        raise ProtocolError(f"a model is sealed to other clients of the run only, got {wrong[0]!r}")
+        raise ProtocolError(f"a model can only be sealed to other clients of the run, got {wrong[0]!r}")
     keys, model = state.keys.encoded(), state.weights.tobytes()
     content = msgspec.msgpack.encode(SnapshotContent(state.chains, state.line, state.root, state.joined, keys, model))
     sealed = {
@@ -102,7 +102,7 @@ def apply_rescue(client: ClientContext, state: ClientState, rescue: Rescue | Non
         return state
     if not state.once or public_of(state.once) != rescue.once:
         raise ProtocolError(
-            f"this model is sealed to another one-time key than {client.name} has now; send it a new roll call"
+            f"this model is sealed to a one-time key that {client.name} no longer has; send it a new roll call"
         )
     opened = client.open_from(rescue.sender, bytes(rescue.sealed.view), "model", rescue.applied, once=state.once)
     try:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from paraaegis.errors import ProtocolError
+from paraaegis.plural import plural
 from paraaegis.types import Blob, Buffer, Metrics, Payload, primed
 
 VERSION = 3
@@ -237,7 +238,7 @@ def unpack_aggregate(frames: Sequence[Buffer]) -> Aggregate:
 
 def _unpacked(frames: Sequence[Buffer], kind: Any) -> Any:
     if not frames:
-        raise ProtocolError("a message has at least one frame, got none")
+        raise ProtocolError("a message needs at least one frame, got none")
     rest: Iterator[Buffer] = iter(frames[1:])
 
     def take(kind: type, size: Any) -> Blob:
@@ -251,7 +252,7 @@ def _unpacked(frames: Sequence[Buffer], kind: Any) -> Any:
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
         raise ProtocolError(f"not a message of this protocol: {error}") from error
     if (surplus := sum(1 for _ in rest)) > 0:
-        raise ProtocolError(f"{type(message).__name__} has {surplus} frames too many")
+        raise ProtocolError(f"{type(message).__name__} has {plural(surplus, 'surplus frame')}")
     return message
 
 

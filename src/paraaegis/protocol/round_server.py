@@ -174,8 +174,9 @@ class RoundServer:
         message = expect(reply, ReportOnly, self.parameters.round_id(record.round, self.state.attempt))
         if member != bool(message.declined):
             raise ProtocolError(
-                f"{client} was {'' if member else 'not '}asked to train, but its reason to decline is "
-                f"{message.declined!r}"
+                f"{client} was asked to train, but sent only a report, without a reason for declining"
+                if member
+                else f"{client} was not asked to train but gave a reason for declining: {message.declined!r}"
             )
         if member:
             record.declined[client] = message.declined

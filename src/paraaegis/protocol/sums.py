@@ -56,7 +56,7 @@ class ServerHalf:
 
 
 class FixedPointSum(Sum):
-    """A sum of integers in clear; `kind` is the kind of payload that it accepts."""
+    """A sum of integers in the clear; `kind` is the kind of payload that it accepts."""
 
     def __init__(self, length: int, kind: str = "grid") -> None:
         self.values, self._kind = np.zeros(length, dtype=np.int64), kind

@@ -1,4 +1,4 @@
-"""Read runs for a report from their folders; broken or unfinished runs are listed and left out."""
+"""Read runs for a report from their folders; broken or unfinished runs are listed and skipped."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ class Run:
         record = next((record for record in self.records if record.clients), self.records[0])
         if record.elected and record.ratio:
             return round(record.elected / record.ratio)
-        return record.bytes_up.get("grid", 0) // 4 // max(1, len(record.clients))
+        method = METHODS.get(self.result.method)
+        parts = method.parts.values() if method else ()
+        kinds = {part.kind for part in parts if not part.per_ciphertext(self.config)}
+        return sum(record.bytes_up.get(kind, 0) for kind in kinds) // 4 // max(1, len(record.clients))
 
     def megabytes(self, direction: Literal["up", "down"]) -> float:
         """MB per client per round."""

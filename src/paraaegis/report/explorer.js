@@ -9,13 +9,13 @@ function estimate(data, setting) {
   const total = { seconds: 0, bytes_up: 0, bytes_down: 0, phases: {}, memory_client: 0, memory_server: 0 };
   for (let number = 1; number <= setting.rounds; number++) {
     const k = elected(setting, number);
-    const inside = { none: 0, elected: k, all: setting.length }[cost.inside];
-    const outside = { none: 0, rest: setting.length - k, all: setting.length }[cost.outside];
+    const values = { none: 0, elected: k, rest: setting.length - k, all: setting.length };
+    const encrypted = values[cost.encrypted], inClear = values[cost.in_clear];
     const votes = cost.votes ? Math.min(4 * k, Math.ceil(setting.length / 8)) : 0;
-    const ciphertexts = Math.ceil(inside / machine.degree);
-    const common = machine.header + votes + 4 * outside + cost.share * setting.clients;
-    const up = common + machine.cipher_up * ciphertexts;
-    const down = common + machine.cipher_down * ciphertexts;
+    const ciphertexts = encrypted ? Math.ceil(encrypted / cost.per_ciphertext) : 0;
+    const common = machine.header + votes + 4 * inClear + cost.share * setting.clients;
+    const up = common + cost.cipher_up * ciphertexts;
+    const down = common + cost.cipher_down * ciphertexts;
     total.bytes_up += up;
     total.bytes_down += down;
     const dot = (line) => line[0] + line[1] * setting.length + line[2] * ciphertexts;
@@ -31,11 +31,11 @@ function estimate(data, setting) {
       phases.Flower = constants.flowerExchange * cost.exchanges + constants.flowerByte * (up + down);
     }
     for (const [phase, seconds] of Object.entries(phases)) total.phases[phase] = (total.phases[phase] || 0) + seconds;
-    const vectors = cost.inside === "elected" && cost.outside === "none" ? 8 : 6;
+    const vectors = cost.encrypted === "elected" && cost.in_clear === "none" ? 8 : 6;
     const [held, kept] = setting.bandwidth === null ? [1, 1] : [2, 3];
-    const values = (4 * vectors + 8 * (cost.votes ? 4 : 0)) * setting.length;
-    total.memory_client = Math.max(total.memory_client, constants.base + values + held * (up + down));
-    total.memory_server = Math.max(total.memory_server, constants.base + 16 * inside + 8 * outside + kept * (up + down));
+    const own = (4 * vectors + 8 * (cost.votes ? 4 : 0)) * setting.length;
+    total.memory_client = Math.max(total.memory_client, constants.base + own + held * (up + down));
+    total.memory_server = Math.max(total.memory_server, constants.base + 16 * encrypted + 8 * inClear + kept * (up + down));
   }
   total.seconds = Object.values(total.phases).reduce((sum, seconds) => sum + seconds, 0);
   return total;
@@ -92,11 +92,11 @@ function explore(data) {
   const update = () => {
     const setting = read();
     const cost = data.machine.methods[data.methods[setting.method]];
-    setting.elects = cost.inside === "elected";
+    setting.elects = cost.encrypted === "elected";
     for (const [name, slider] of Object.entries(SLIDERS)) {
       put(`of-${name}`, slider.show(slider.read(Number(field(name).value)), data));
     }
-    field("ratio").disabled = cost.inside !== "elected";
+    field("ratio").disabled = cost.encrypted !== "elected";
     field("decay").disabled = !data.decaying.includes(setting.method);
     field("bandwidth").disabled = here.checked;
     const total = estimate(data, setting);

@@ -50,7 +50,7 @@ def _measured(run: Run, runs: Sequence[Run], machine: Machine) -> dict[str, Any]
         "decay": protect.decay,
         "clients": run.config.sampled,
         "length": run.length or max(siblings, default=0),
-        "elects": cost is not None and cost.inside == "elected",
+        "elects": cost is not None and cost.encrypted == "elected",
         "shared": run.shared,
         "rounds": run.result.rounds,
         "value": "" if run.value != run.value else text(run.metric, run.value),

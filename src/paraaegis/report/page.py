@@ -92,7 +92,7 @@ def _problems(problems: Sequence[str]) -> str:
     if not problems:
         return ""
     items = "".join(f"<li>{html.escape(text)}</li>" for text in problems)
-    return f'<section class="problems"><h2>Left out or incomplete</h2><ul>{items}</ul></section>'
+    return f'<section class="problems"><h2>Skipped or incomplete</h2><ul>{items}</ul></section>'
 
 
 def _results(runs: Sequence[Run]) -> str:

@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 import tomli_w
 
-from paraaegis.config import HERE, Config, load_config
+from paraaegis.config import LOCAL_KEYS, Config, load_config
 from paraaegis.errors import BusyError, ParaAegisError, RunError
 from paraaegis.files import write_whole
 from paraaegis.plural import plural
@@ -138,7 +138,7 @@ class RunFolder:
             raise RunError(f"{error}; {self.remedy}") from error
         if differing:
             raise RunError(
-                f"{self.path} holds a run of other learners: {'; '.join(differing)}; choose another "
+                f"{self.path} holds a run with other learners: {'; '.join(differing)}; choose another "
                 f"--out{self._or_start_over}"
             )
 
@@ -152,8 +152,8 @@ class RunFolder:
         traces = [path.name for path in (self.result, self.records, self.ledger, self.checkpoint) if path.exists()]
         if traces:
             raise RunError(
-                f"{self.config} is gone, but {', '.join(traces)} of a run {'is' if len(traces) == 1 else 'are'} still "
-                "there, so its configuration is unknown; restore the file, or choose another "
+                f"{self.config} is missing, but the folder still contains {', '.join(traces)} from an earlier run, "
+                "whose configuration is therefore unknown; restore the file, or choose another "
                 f"--out{self._or_start_over}"
             )
 
@@ -161,8 +161,8 @@ class RunFolder:
         self._refuse_forgetting()
         if self._really_spent():
             raise RunError(
-                f"{self.ledger} records privacy that was really spent, and starting over would forget it; choose "
-                "another --out, and add up what both runs spend"
+                f"{self.ledger} records privacy already spent with secret noise; starting over would discard that "
+                "record. Choose another --out, and add up what both runs spend"
             )
 
     def _refuse_forgetting(self) -> None:
@@ -172,7 +172,7 @@ class RunFolder:
         secret = config is None or config.privacy.noise == "secret"
         if secret and traces and not self.ledger.exists():
             raise RunError(
-                f"{self.ledger} is gone, but {traces[0]} shows that something was sent, so the privacy spent is "
+                f"{self.ledger} is missing, but {traces[0]} shows that something was sent, so the privacy spent is "
                 "unknown; restore the file, or choose another --out"
             )
 
@@ -185,8 +185,8 @@ class RunFolder:
             and len(self.read_records()) >= config.engine.checkpoint
         ):
             raise RunError(
-                f"{self.checkpoint} is gone, so the rounds in {self.records.name} could only be repeated, for twice "
-                "the budget; restore the file, or choose another --out"
+                f"{self.checkpoint} is missing, so the rounds in {self.records.name} would have to be repeated, which "
+                "would spend their budget twice; restore the file, or choose another --out"
             )
 
     @property
@@ -217,10 +217,10 @@ class RunFolder:
         except ParaAegisError as error:
             raise RunError(f"{error}; {self.remedy}") from error  # the error names the file
         differing = list(_differences(msgspec.to_builtins(earlier), msgspec.to_builtins(config)))
-        differing = [text for text in differing if not text.startswith(HERE)]
+        differing = [text for text in differing if not text.startswith(LOCAL_KEYS)]
         if differing:
             raise RunError(
-                f"{self.path} holds a run of another configuration: {'; '.join(differing)}; choose another "
+                f"{self.path} holds a run with a different configuration: {'; '.join(differing)}; choose another "
                 f"--out{self._or_start_over}"
             )
 
@@ -253,7 +253,7 @@ class RunFolder:
                 if missing or not kinds:
                     what = f"no {min(missing)!r}" if client in sent else "nothing"
                     raise RunError(
-                        f"{self.ledger.name} is incomplete: it has {what} of {client} in round {record.round}; "
+                        f"{self.ledger.name} is incomplete: it has {what} from {client} in round {record.round}; "
                         "restore the file"
                     )
 
@@ -313,15 +313,16 @@ class RunFolder:
         written = self.ledger.read_bytes() if self.ledger.exists() else b""
         if sha256(written[:length]).digest() != digest or len(written) < length:
             raise RunError(
-                f"{self.ledger} is gone or was changed, so the privacy spent is unknown and the run cannot continue; "
-                "restore the file"
+                f"{self.ledger} is missing or was changed, so the privacy spent is unknown and the run cannot "
+                "continue; restore the file"
             )
 
     def _truncate_records(self, count: int) -> None:
         records = self.read_records()
         if len(records) < count:
             raise RunError(
-                f"{self.records} holds {plural(len(records), 'round')}, but the checkpoint {count}; {self.remedy}"
+                f"{self.records} holds {plural(len(records), 'round')}, but the checkpoint expects {count}; "
+                f"{self.remedy}"
             )
         write_whole(
             self.records,

@@ -49,8 +49,8 @@ class Spent(msgspec.Struct, kw_only=True):
 class RunGuarantees(msgspec.Struct, kw_only=True):
     """What a configuration asks for and gets.
 
-    `sigma` and `noise_multiplier` are the first round's, for values clipped to `clip`: the values outside if they are
-    noised, otherwise those inside.
+    `sigma` and `noise_multiplier` are the first round's, for values clipped to `clip`: those in the clear if they are
+    noised, otherwise the encrypted ones.
 
     With `simulation`, noise or the secret order of votes is seeded: no guarantee holds, and those listed are for the
     same run with secret ones.
@@ -72,7 +72,7 @@ class RunGuarantees(msgspec.Struct, kw_only=True):
 def run_guarantees(config: Config) -> RunGuarantees:
     """The guarantees of a configuration. If calibration `paper` needs `min_samples`, it is taken from the data's split.
 
-    Sampling counts at its worst: a client that is drawn in every round, or as often as the cap on participation allows.
+    Sampling is assumed to be worst-case: a client drawn in every round, or as often as privacy.participations allows.
     """
     config = _with_samples(config)
     method = method_of(config)
@@ -153,7 +153,7 @@ def _guarantees_of(config: Config, releases: Sequence[Release]) -> RunGuarantees
 def calibrations(config: Config) -> list[Calibration]:
     """The noise by the paper, exact accounting for either unit, and Rényi accounting, for the same (ε, δ) and rounds.
 
-    For the values outside if they are noised, otherwise for those inside; empty if nothing is noised.
+    For the values in the clear if they are noised, otherwise for the encrypted ones; empty if nothing is noised.
     """
     privacy, federation = config.privacy, config.federation
     method = method_of(config)

@@ -41,7 +41,7 @@ class Result(msgspec.Struct, kw_only=True):
         """The file of the final model: for torch a `state_dict`, otherwise a numpy vector."""
         path = RunFolder(Path(self.folder)).saved_model
         if path is None:
-            raise RunError(f"{self.folder} holds no model: model.pt or model.npy is gone")
+            raise RunError(f"{self.folder} holds no model: model.pt or model.npy is missing")
         return path
 
     @property
@@ -82,12 +82,12 @@ def read_done(folder: RunFolder) -> Result | None:
 
 
 def read_whole(folder: RunFolder) -> Result | None:
-    """The same; refused if the ledger, which every complete run has, is gone or incomplete."""
+    """The same; refused if the ledger, which every complete run has, is missing or incomplete."""
     done = read_done(folder)
     if done is None:
         return None
     if not folder.ledger.exists():
-        raise RunError(f"{folder.ledger} is gone, so the privacy this run spent is unknown; restore the file")
+        raise RunError(f"{folder.ledger} is missing, so the privacy this run spent is unknown; restore the file")
     folder.check_ledger(read_ledger(folder.ledger))
     return done
 

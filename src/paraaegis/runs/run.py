@@ -137,7 +137,7 @@ def _run(
     with folder.claimed(config, fresh, origin):
         if (done := read_whole(folder)) is not None:
             if folder.saved_model is None:
-                _log.warning("%s is gone; %s", folder.model, folder.remedy)
+                _log.warning("%s is missing; %s", folder.model, folder.remedy)
             folder.tidy()
             return done
         return carry_out(config, folder, connect, on_record, gpu)

@@ -209,7 +209,7 @@ class FlowerTransport:
                     raise ProtocolError("its answer contains no introduction")
                 self._enter(node, msgspec.convert(dict(reply.content.config_records["who"]), Introduction))
             except (ProtocolError, msgspec.ValidationError) as refused:
-                self._say(f"node {node} is left out: {refused}")
+                self._say(f"skipping node {node}: {refused}")
         return set(self._asked.values())
 
     def _enter(self, node: int, card: Introduction) -> None:
