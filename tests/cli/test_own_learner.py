@@ -126,7 +126,7 @@ def test_a_report_titles_the_run_by_its_own_learner(study, paraaegis):
     (run,), problems = collect([Path("run")])
     assert not problems
     assert (run.metric, run.value) == ("auc", pytest.approx(read("run/result.json")["metrics"]["auc"]))
-    assert run.config.subject.startswith(study.module)
+    assert run.config.subject == f"learners {study.module}:make"
 
 
 def test_a_finished_run_is_refused_when_its_code_has_changed(study, paraaegis):
