@@ -166,7 +166,7 @@ def test_a_method_that_would_send_nothing_is_refused():
 
 def test_a_series_of_noise_needs_all_its_rounds():
     capped = ("privacy.calibration=tight", "federation.fraction=0.5", "privacy.participations=10")
-    with pytest.raises(ConfigError, match=r"privacy\.participations is for equal noise in every round"):
+    with pytest.raises(ConfigError, match=r"privacy\.participations requires equal noise in every round"):
         checked("protect.method=varying-dp", *capped)
     checked("protect.method=dp-fedavg", *capped)
 
@@ -180,7 +180,7 @@ def test_a_refusal_names_the_file_or_the_row_of_a_preset(tmp_path):
     (tmp_path / "small.toml").write_text('[protect]\nmethod = "paraaegis-static"\n')
     done = CliRunner().invoke(app, ["run", str(tmp_path / "small.toml"), "--set", "protect.decay=0.9"])
     assert str(done.exception).startswith(
-        f"{tmp_path / 'small.toml'} as changed: paraaegis-static has a constant ratio"
+        f"{tmp_path / 'small.toml'} with --set: paraaegis-static has a constant ratio"
     )
     (tmp_path / "grid.toml").write_text(
         'title = "t"\n[splits.iid]\n"data.split" = "iid"\n'

@@ -291,7 +291,7 @@ def test_a_method_without_noise_has_nothing_to_audit(method):
 def test_noise_that_is_switched_off_and_too_few_games_are_refused():
     with pytest.raises(ConfigError, match="no noise to audit"):
         audit(configure("protect.method=dp-fedavg"))
-    with pytest.raises(ConfigError, match="at least 500 games"):
+    with pytest.raises(ConfigError, match="at least 500 trials"):
         audit(ALL["dp-fedavg"], trials=499)
 
 
@@ -326,6 +326,12 @@ def test_the_command_exits_with_1_when_noise_repeats(monkeypatch, capsys):
     assert not result["passed"]
     assert not result["noise"]["passed"]
     assert result["noise"]["correlations"]["starts"] > result["noise"]["correlation_limit"] == 7
+
+
+def test_the_command_refuses_before_it_says_that_it_audits(monkeypatch, capsys):
+    assert command(monkeypatch, "--set", "privacy.epsilon=inf") == 2
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()[0][:29]) == ("", "error: there is no noise to a")
 
 
 # The floating-point attack

@@ -1,5 +1,6 @@
 """The command line tells its version, and shows an example wherever it helps."""
 
+import inspect
 import json
 import sys
 
@@ -15,6 +16,7 @@ from paraaegis.errors import ConfigError
 from paraaegis.runs.result import Result
 
 COMMANDS = get_command(app).commands
+ALL = [sub for command in COMMANDS.values() for sub in (command, *getattr(command, "commands", {}).values())]
 
 
 def told(monkeypatch, capsys, *arguments):
@@ -43,6 +45,13 @@ def test_every_commands_help_has_an_example_of_itself(monkeypatch, capsys, name,
     code, out, _ = told(monkeypatch, capsys, name, option)
     assert code == 0
     assert f"Example: paraaegis {name}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("command", ALL, ids=lambda command: command.name)
+def test_help_breaks_no_line_within_a_sentence(command):
+    """Typer fills the first paragraph to the terminal's width, but keeps every line break of the others."""
+    _, *paragraphs = inspect.cleandoc(command.help).split("\n\n")
+    assert [text for text in paragraphs if "\n" in text] == []
 
 
 def test_the_options_of_run_are_explained(monkeypatch, capsys):

@@ -61,6 +61,18 @@ def test_a_lead_is_told_what_to_do_with_its_fingerprint(monkeypatch, capsys, tmp
     assert json.loads(text) == {"fingerprint": own}
 
 
+def test_a_lead_that_rotates_is_told_what_comes_next(monkeypatch, capsys, tmp_path):
+    silo, lead = KeyFolder(tmp_path / "hospital-b").create(), KeyFolder(tmp_path / "lead")
+    lead.approve({"hospital-b": silo})
+    assert "Remove" not in call(monkeypatch, capsys, "rotate", tmp_path / "lead")[1]
+    code, text = call(monkeypatch, capsys, "rotate", tmp_path / "lead", "--without", "hospital-b")
+    assert (code, text.splitlines()) == (0, [
+        f"new secrets: {lead.key_id}",
+        "Remove hospital-b from federation.names in every silo's configuration and in the server's.",
+        "Start a new run: the other silos receive the new secrets when they connect to the server.",
+    ])  # fmt: skip
+
+
 def test_keys_are_dealt_to_silos_by_name_or_by_number(monkeypatch, capsys, tmp_path):
     assert call(monkeypatch, capsys, "new", tmp_path / "named", "--names", "hospital-a, hospital-b")[0] == 0
     assert call(monkeypatch, capsys, "new", tmp_path / "counted", "--clients", 2)[0] == 0

@@ -96,7 +96,7 @@ def test_an_unknown_metric_is_refused_with_the_names_and_the_run_can_continue(ru
     assert code == 2
     assert err.splitlines()[-1] == (
         "error: metric must be one that was reported (auc, recall_0, recall_1, loss), got 'f1'; choose one of them "
-        "with --metric, or leave it out"
+        "with --metric, or omit it"
     )
     assert len(RunFolder(tmp_path / "run").read_records()) == 1
     assert run("--metric", "f1")[0] == 2

@@ -50,7 +50,7 @@ def test_a_setting_that_would_undo_a_row_or_a_split_is_refused(preset, setting, 
 def test_a_preset_without_a_seed_or_with_a_wrong_row_is_refused_by_name(tmp_path):
     path = tmp_path / "small.toml"
     path.write_text("seeds = []" + PRESET)
-    with pytest.raises(ConfigError, match=r"small\.toml: Expected `array` of length >= 1"):
+    with pytest.raises(ConfigError, match=r"small\.toml: seeds must be a list such as \[0, 1\], got \[\]"):
         read_preset(str(path))
     path.write_text(PRESET.replace("protect.ratio", "protect.ration"))
     with pytest.raises(ConfigError, match=r"row 'static 20%' in split 'iid': unknown key 'protect\.ration'"):

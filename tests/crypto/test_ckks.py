@@ -129,7 +129,7 @@ def test_the_clients_of_an_exact_sum_are_computed():
     assert PRECISE.max_clients == 126
     assert Profile("finer", 4096, 54, 37, STEP / 2).max_clients == 31
     check_reach(PRECISE, np.ones(1, dtype=np.int64), 126)
-    with pytest.raises(UpdateError, match="up to 126 clients exactly, got 127"):
+    with pytest.raises(UpdateError, match="at most 126 clients exactly, got 127"):
         check_reach(PRECISE, np.ones(1, dtype=np.int64), 127)
 
 

@@ -140,7 +140,7 @@ def test_a_wrong_share_among_more_than_a_quorum_is_noticed(size, seed) -> None:
 
 def test_shares_of_different_lengths_are_refused() -> None:
     shares = dict(enumerate(share(np.arange(9), 4, 3, np.random.default_rng(7))))
-    with pytest.raises(CryptoError, match="one length"):
+    with pytest.raises(CryptoError, match="the same length"):
         rebuild({**shares, 1: shares[1][:-1]}, 3)
 
 

@@ -92,7 +92,7 @@ def test_a_silo_that_took_part_does_not_start_without_its_ledger(tmp_path, gone)
     older = b"".join(kept.splitlines(keepends=True)[:-1])
     ledger.unlink() if gone == "deleted" else ledger.write_bytes(older if gone == "older" else b"")
     call = RollCall(round_id=nodes.parameters(nodes.state.run + "b").round_id(0))
-    with pytest.raises(RunError, match=r"ledger.jsonl is gone, cut or an older copy: client-1 took part in a run"):
+    with pytest.raises(RunError, match=r"ledger.jsonl is missing, truncated or outdated: a run of client-1 left"):
         nodes.ask("client-1", call)
     ledger.write_bytes(kept)
     nodes.ask("client-1", call)
@@ -207,5 +207,5 @@ def test_a_run_that_ended_at_a_failed_check_counts_as_taken_part_in(tmp_path):
         nodes.ask("client-0", Begin(round_id=nodes.parameters().round_id(1), aggregates=(), **counts)), Ended
     )
     (nodes.folders["client-0"] / "ledger.jsonl").unlink()
-    with pytest.raises(RunError, match="is gone, cut or an older copy"):
+    with pytest.raises(RunError, match="is missing, truncated or outdated"):
         nodes.ask("client-0", RollCall(round_id=nodes.parameters(nodes.state.run + "b").round_id(0)))

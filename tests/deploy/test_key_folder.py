@@ -27,7 +27,7 @@ def test_a_fingerprint_belongs_to_one_silo_and_a_silo_leads_or_follows(tmp_path)
     with pytest.raises(KeyFileError, match="client-1 and client-3 cannot have the same fingerprint"):
         lead.approve({"client-3": lead.approved()["client-1"]})
     assert set(lead.approved()) == {"client-1", "client-2"}
-    with pytest.raises(KeyFileError, match="it cannot lead as well"):
+    with pytest.raises(KeyFileError, match="it cannot be a lead itself"):
         silos["client-1"].approve({})
     assert not silos["client-1"].leads
 
@@ -97,6 +97,6 @@ def test_a_roster_with_another_key_for_this_silo_is_refused(tmp_path):
     lying = replace(keys, roster={**keys.roster, "client-1": SILO[1]})
     private = load_identity(lead.identity)[0]
     forged = seal(private, silos["client-1"].public, encode_keys(lying), CONTEXT, once=request.once)
-    with pytest.raises(KeyFileError, match="another key for client-1"):
+    with pytest.raises(KeyFileError, match="a different key for client-1"):
         silos["client-1"].open(forged, "client-1", lead.public)
     silos["client-1"].open(parcel, "client-1", lead.public)

@@ -72,7 +72,7 @@ def test_secrets_are_not_made_anew_for_a_run_that_has_begun(tmp_path):
     _, nodes = lay_out(configured(), tmp_path)
     (nodes["client-0"] / "runs").mkdir()
     (nodes["client-1"] / "identity").unlink()
-    with pytest.raises(RunError, match=r"client-1/identity is gone"):
+    with pytest.raises(RunError, match=r"client-1/identity is missing"):
         lay_out(configured(), tmp_path)
 
 
@@ -100,13 +100,13 @@ def test_a_trial_that_is_over_keeps_its_ledger_though_its_nodes_are_gone(tmp_pat
     shutil.rmtree(tmp_path / "nodes")
     folder, nodes = lay_out(configured(), tmp_path)
     assert not (tmp_path / "nodes").exists()
-    with pytest.raises(RunError, match="what was spent must not be forgotten"):
+    with pytest.raises(RunError, match="some of the privacy spent is no longer recorded"):
         gather(folder, nodes)
     assert folder.ledger.read_bytes() == spent
     folder.ledger.unlink()
     gather(folder, nodes)
     assert not folder.ledger.exists()  # nor does an empty one say that nothing was spent
-    with pytest.raises(RunError, match=r"ledger\.jsonl is gone"):
+    with pytest.raises(RunError, match=r"ledger\.jsonl is missing"):
         read_whole(folder)
 
 

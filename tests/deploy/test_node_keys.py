@@ -39,7 +39,7 @@ def test_a_server_alone_cannot_make_a_silo_erase_its_keys(tmp_path, joined):
     before = load_keys(nodes.folders["client-1"] / "keys")
     real = nodes.ask("client-0", roll_call(nodes)).joined
     forged = real if joined == "of the run before" else joined
-    with pytest.raises(ProtocolError, match="other keys than the client that joined run 7"):
+    with pytest.raises(ProtocolError, match="different keys from the client that joined run 7"):
         nodes.ask("client-1", roll_call(nodes, root=7, joined=forged))
     assert load_keys(nodes.folders["client-1"] / "keys") == before
     nodes.serve()

@@ -19,7 +19,9 @@ def test_a_recorded_packet_opens_once(tmp_path):
     once = silo.once.read_bytes()
     silo.open(parcel, "client-1", lead.public)
     before = silo.keys.read_bytes()
-    with pytest.raises(KeyFileError, match="has not asked for secrets, or already has them; nothing was changed"):
+    with pytest.raises(
+        KeyFileError, match="did not ask for secrets, or has already received them; nothing was changed"
+    ):
         silo.open(parcel, "client-1", lead.public)
     silo.ask(lead.public)
     with pytest.raises(CryptoError, match="do not open"):

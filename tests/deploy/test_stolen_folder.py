@@ -189,7 +189,7 @@ def test_a_packet_that_was_never_opened_stays_closed_once_a_run_began(tmp_path):
     assert silo.once.exists()
     nodes.serve()
     assert not silo.once.exists()
-    with pytest.raises(KeyFileError, match="has not asked"):
+    with pytest.raises(KeyFileError, match="did not ask"):
         silo.open(packet, "client-1", lead.public)
 
 

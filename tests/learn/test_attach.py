@@ -215,7 +215,7 @@ def test_what_cannot_be_attached_is_refused(arguments, error, said):
     ("resnet18", "must be a torch.nn.Module, got str"),
     (nn.ReLU(), "no floating-point parameters"),
     (nn.Linear(3, 2).double(), r"weight is torch\.float64; models are shared in float32"),
-    (nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1, device="meta")]), "lies on cpu, meta"),
+    (nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1, device="meta")]), "on several devices, cpu, meta"),
 ])  # fmt: skip
 def test_a_model_that_cannot_be_shared_is_refused(model, said):
     with pytest.raises(ConfigError, match=said):

@@ -245,7 +245,7 @@ def test_a_pilot_without_accuracies_is_refused():
 def test_what_the_method_cannot_carry_out_is_refused_before_anything_is_measured():
     with pytest.raises(ConfigError, match=r"protect.decay must be 1.0"):
         check(make_config({}, ["protect.method=paraaegis-static", "protect.decay=0.9"]))
-    with pytest.raises(ConfigError, match=r"protect.carry is for methods that clip"):
+    with pytest.raises(ConfigError, match=r"protect.carry applies only to methods that clip"):
         check(make_config({}, ["protect.method=paraaegis-feedback", "protect.carry=true"]))
 
 

@@ -70,7 +70,7 @@ def test_a_ledger_that_is_cut_or_removed_while_it_is_in_use_is_not_filled_up(tmp
         ledger.record([release(2)])
     assert path.stat().st_size == 40
     path.unlink()
-    with pytest.raises(RunError, match=r"is gone, .* restore the file"):
+    with pytest.raises(RunError, match=r"is missing, .* restore the file"):
         ledger.record([release(2)])
     assert not path.exists()
 

@@ -57,7 +57,7 @@ def test_shares_of_noise_that_rounding_would_take_away_are_refused():
 
 @pytest.mark.parametrize("method", ["fedavg", "ckks-fedavg", "lwe-secagg", "paraaegis-feedback"])
 def test_what_is_not_clipped_cannot_be_carried_over(method):
-    with pytest.raises(ConfigError, match=f"protect.carry is for methods that clip .* not {method}"):
+    with pytest.raises(ConfigError, match=f"protect.carry applies only to methods that clip .* {method} is not one"):
         play(UPDATES, *TIGHT, f"protect.method={method}", "protect.carry=true")
 
 
@@ -79,7 +79,7 @@ def test_what_clipping_cuts_inside_can_be_carried_over():
 
 @pytest.mark.parametrize("method", ["fedavg", "dp-fedavg", "serial", "lwe-secagg", "varying-dp"])
 def test_noise_inside_is_refused_where_nothing_is_encrypted_without(method):
-    with pytest.raises(ConfigError, match="inside_clip is for methods that encrypt"):
+    with pytest.raises(ConfigError, match="inside_clip applies only to methods that encrypt"):
         play(UPDATES, *TIGHT, f"protect.method={method}", "privacy.inside_clip=1.0")
 
 

@@ -54,20 +54,20 @@ def test_a_client_answers_only_what_a_server_says(message):
 def test_elected_is_refused_before_a_vote():
     playing = hand()
     _, elected = voted()
-    refused(playing, elected, "client-0 received Elected, but its phase is idle, not voted")
+    refused(playing, elected, "client-0 received Elected in phase 'idle'; expected phase 'voted'")
 
 
 def test_elected_is_refused_after_the_upload():
     playing, elected = voted()
     assert isinstance(playing.send(ME, elected), Upload)
-    refused(playing, elected, "client-0 received Elected, but its phase is sent, not voted")
+    refused(playing, elected, "client-0 received Elected in phase 'sent'; expected phase 'voted'")
 
 
 def test_elected_is_refused_where_nobody_votes():
     playing = hand(*FEDAVG)
     _, elected = voted()
     playing.send(ME, playing.begin(1))
-    refused(playing, elsewhere(elected, method="fedavg"), "its phase is sent, not voted")
+    refused(playing, elsewhere(elected, method="fedavg"), "in phase 'sent'; expected phase 'voted'")
 
 
 @pytest.mark.parametrize(("field", "came"), WRONG)

@@ -139,9 +139,9 @@ def test_a_client_gives_out_one_sum_of_shares_a_round_over_all_attempts():
     sent, _ = uploads(playing, 1)
     names = list(sent)
     playing.send("client-0", survivors(playing, sent, names, "client-0"))
-    with pytest.raises(ProtocolError, match="answered once"):
+    with pytest.raises(ProtocolError, match="received Survivors in phase 'shared'; expected phase 'sent'"):
         playing.send("client-0", survivors(playing, sent, names[:-1], "client-0"))
-    with pytest.raises(ProtocolError, match="gave out shares in round 1"):
+    with pytest.raises(ProtocolError, match="already released shares in round 1"):
         playing.send("client-0", playing.begin(1, attempt=1))
 
 

@@ -99,7 +99,7 @@ def test_a_cut_message_is_refused(kind):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_surplus_frame_is_refused(kind):
-    with pytest.raises(ProtocolError, match=f"{kind.__name__} has 2 frames too many"):
+    with pytest.raises(ProtocolError, match=f"{kind.__name__} has 2 surplus frames"):
         unpack([*pack(example(kind)), b"more", b""])
 
 

@@ -32,7 +32,7 @@ def test_bad_frames_drop_their_client_with_a_reason(settings):
         "noise": (lambda _: (b"\xff" * 30,), "not a message of this protocol"),
         "nothing": (lambda _: (), "at least one frame, got none"),
         "cut": (lambda frames: (*frames[:-1], bytes(frames[-1])[:-1]), r"expected a blob of \d+ bytes, got \d+"),
-        "surplus": (lambda frames: (*frames, b"more"), "frames too many"),
+        "surplus": (lambda frames: (*frames, b"more"), "surplus frame"),
         "another message": (lambda _: pack(RollCall(round_id=playing.parameters.round_id(1))), "got RollCall"),
         "another round": (lambda frames: elsewhere(frames, number=2), "expected number 1, got 2"),
         "another run": (lambda frames: elsewhere(frames, run="x"), "expected run .*, got 'x'"),

@@ -163,7 +163,7 @@ def test_a_model_sealed_to_an_older_one_time_key_is_asked_for_again():
     playing.send("client-0", playing.begin(2, first))
     rescue = playing.rescue(1, "client-0", playing.peek("client-0", 2, "client-1").sealed["client-1"], "client-1")
     playing.send("client-1", RollCall(round_id=playing.parameters.round_id(0)))
-    with pytest.raises(ProtocolError, match="another one-time key"):
+    with pytest.raises(ProtocolError, match="one-time key that client-1 no longer has"):
         playing.send("client-1", playing.begin(2, rescue=rescue))
     assert playing.states["client-1"].phase == "idle"
 
@@ -172,7 +172,7 @@ def test_a_model_sealed_to_an_older_one_time_key_is_asked_for_again():
 def test_models_are_sealed_to_other_clients_of_the_run_only(receiver):
     playing = hand(FEDAVG)
     playing.hellos["stranger"] = playing.hellos["client-1"]
-    with pytest.raises(ProtocolError, match=f"other clients of the run only, got '{receiver}'"):
+    with pytest.raises(ProtocolError, match=f"only be sealed to other clients of the run, got '{receiver}'"):
         playing.peek("client-0", 1, "client-1", receiver)
 
 

@@ -167,7 +167,7 @@ def test_a_client_answers_one_share_request_a_round_for_one_set():
     federation, carried = sent(rng.normal(size=(6, 50)).astype(np.float32))
     silo, names = federation.clients["client-0"], list(federation.clients)
     state, _ = client.step(silo, carried.states["client-0"], asked(names, federation, carried))
-    with pytest.raises(ProtocolError, match="answered once"):
+    with pytest.raises(ProtocolError, match="received Survivors in phase 'shared'; expected phase 'sent'"):
         client.step(silo, state, asked(names[:5], federation, carried))
 
 

@@ -179,7 +179,7 @@ def test_one_ballot_is_answered_with_one_elected_set():
     with pytest.raises(UpdateError, match="supports sums within"):
         playing.send("client-0", elected)
     for positions in (chosen, np.roll(chosen, 1)):
-        with pytest.raises(ProtocolError, match="is elected, not voted"):
+        with pytest.raises(ProtocolError, match="in phase 'elected'; expected phase 'voted'"):
             playing.send("client-0", Elected(round_id=elected.round_id, positions=pack_positions(positions)))
 
 

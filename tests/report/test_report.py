@@ -55,7 +55,7 @@ def test_broken_and_unfinished_runs_are_named_and_the_rest_is_shown(comparison, 
     assert len(problems) == 2
     assert "fedavg--iid--seed0: it is not complete" in problems[0]
     shown = page(runs, problems)
-    assert "Left out" in shown
+    assert "Skipped or incomplete" in shown
     assert "fedavg--iid--seed0" in shown
 
 

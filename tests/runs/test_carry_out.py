@@ -44,7 +44,7 @@ def test_a_run_of_one_process_is_not_continued_across_a_network(tmp_path):
     folder = stopped_after_a_round(tmp_path / "run")
     server, clients = folder.restore()
     connect = _connector(configure(*SETTINGS), folder, transport=None)
-    with pytest.raises(RunError, match="holds a run of one process"), connect(server, clients, False):
+    with pytest.raises(RunError, match="holds a run of the local engine"), connect(server, clients, False):
         pass
 
 

@@ -108,7 +108,7 @@ def rotate(
     typer.echo(f"new secrets: {new_id}")
     if without:
         typer.echo(f"Remove {without} from federation.names in every silo's configuration and in the server's.")
-    typer.echo("Then start a new run: the other silos receive the new secrets when they connect to the server.")
+    typer.echo("Start a new run: the other silos receive the new secrets when they connect to the server.")
 
 
 @app.command("show", epilog="Example: paraaegis keys show my-silo")
