@@ -17,8 +17,8 @@ from paraaegis.crypto.mac import add_tags
 from paraaegis.crypto.profiles import PROFILES
 from paraaegis.errors import ProtocolError
 from paraaegis.fixed_point import unpack_fixed_point
+from paraaegis.protocol.contexts import RevealContext
 from paraaegis.protocol.joining import SnapshotContent
-from paraaegis.protocol.mechanisms import RevealContext
 from paraaegis.protocol.messages import Aggregate, Ended, ReportOnly, Upload
 from paraaegis.types import Blob, Payload
 

@@ -15,7 +15,7 @@ from paraaegis.crypto.shamir import Q, centre, rebuild
 from paraaegis.errors import ConfigError, CryptoError, ProtocolError
 from paraaegis.fixed_point import unpack_fixed_point
 from paraaegis.methods import method_of
-from paraaegis.protocol.mechanisms import RevealContext
+from paraaegis.protocol.contexts import RevealContext
 from paraaegis.protocol.messages import Aggregate, Ended, ShareSum, Survivors
 from paraaegis.protocol.shares import _purpose
 from paraaegis.protocol.sums import public_seed

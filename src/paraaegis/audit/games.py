@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from paraaegis.audit.noise import NoiseCheck, check_noise
 from paraaegis.audit.setup import Mechanism, audited
 from paraaegis.config import Config
-from paraaegis.crypto.shamir import Q
 from paraaegis.errors import ConfigError
 from paraaegis.fixed_point import from_fixed_point
 from paraaegis.methods import METHODS, method_of
@@ -25,6 +24,7 @@ from paraaegis.privacy.audit import mu_bound
 from paraaegis.privacy.calibrate import epsilon_of
 from paraaegis.privacy.guarantee import CLIENTS, NOISED, SERVER, mu_against, sensitivity, sight_of
 from paraaegis.privacy.ledger import releases_of
+from paraaegis.protocol.shares import row_of
 from paraaegis.types import Vector
 
 LENGTH = 16  # values of an update in a game: noise is independent from value to value
@@ -188,12 +188,12 @@ class Game:
         total = game.server.new_sum(reveal_context.round_id, LENGTH // 2 if game.partition else 0)
         for upload in uploads:
             total.add(upload.payload)
-        if total.share_size:  # the server collects the sums of shares and removes the masks
-            sums = {
-                index: np.sum([upload.shares[name] for upload in uploads], axis=0) % Q
+        if total.row_bytes:  # the server collects the sums of shares
+            rows = {
+                index: row_of(game.half, reveal_context.step, index, (upload.shares[name] for upload in uploads))
                 for index, name in enumerate(game.names)
             }
-            total.unmask(sums, game.config.federation.quorum, len(uploads))
+            total.open(rows, game.config.federation.quorum, len(uploads))
         revealed = game.half.reveal(total.close(), reveal_context)
         return from_fixed_point(revealed.steps, revealed.worth / reveal_context.heaviest)
 

@@ -17,7 +17,7 @@ from paraaegis.methods import method_of
 from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon, remark_sensitivity
 from paraaegis.privacy.guarantee import sensitivity
 from paraaegis.privacy.ledger import ELECTED
-from paraaegis.protocol.mechanisms import RevealContext, UploadContext
+from paraaegis.protocol.contexts import RevealContext, UploadContext
 from paraaegis.protocol.messages import RoundId
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.protect import Protected

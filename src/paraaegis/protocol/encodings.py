@@ -9,6 +9,8 @@ from paraaegis.crypto.ckks import Profile, Secret, rounded, secret_key
 from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.pool import SecretPool
 from paraaegis.fixed_point import STEP, pack_fixed_point, unpack_fixed_point
+from paraaegis.privacy.ledger import Seen
+from paraaegis.protocol.contexts import Opener, Packed, RevealContext, UploadContext
 from paraaegis.protocol.single_flight import SingleFlight
 from paraaegis.protocol.sums import expect_kind
 from paraaegis.types import FixedPoint, Payload
@@ -18,8 +20,12 @@ class Encoding(Protocol):
     """How a mechanism's steps (see fixed_point.py) are sent."""
 
     @property
-    def hides(self) -> bool:
-        """Whether the server cannot read them."""
+    def sight(self) -> Seen:
+        """What the server can see of them: each client's ("clear"), their sum ("summed") or nothing ("hidden")."""
+
+    @property
+    def opener(self) -> Opener:
+        """Who opens their sum with the clients' sums of shares."""
 
     @property
     def step(self) -> float:
@@ -28,28 +34,29 @@ class Encoding(Protocol):
     def rounded(self, steps: FixedPoint) -> FixedPoint:
         """The steps as they will be summed."""
 
-    def pack(self, steps: FixedPoint, clients: int, key: bytes) -> Payload:
-        """One client's rounded steps as bytes, under the key of the round and attempt."""
+    def pack(self, steps: FixedPoint, context: UploadContext) -> Packed:
+        """One client's rounded steps as they are sent."""
 
-    def unpack(self, payload: Payload, key: bytes) -> FixedPoint:
+    def unpack(self, payload: Payload, context: RevealContext) -> FixedPoint:
         """The summed steps of an aggregate."""
 
 
 class Plain:
     """Steps in the clear."""
 
-    hides = False
+    sight: Seen = "clear"
+    opener: Opener = "nobody"
     step = STEP
 
     def rounded(self, steps: FixedPoint) -> FixedPoint:
         """The steps, unchanged."""
         return steps
 
-    def pack(self, steps: FixedPoint, clients: int, key: bytes) -> Payload:  # noqa: ARG002
+    def pack(self, steps: FixedPoint, context: UploadContext) -> Packed:  # noqa: ARG002
         """The steps at 4 bytes per value, 8 in chunks with large values."""
-        return Payload("grid", steps.size, pack_fixed_point(steps))
+        return Packed(Payload("grid", steps.size, pack_fixed_point(steps)))
 
-    def unpack(self, payload: Payload, key: bytes) -> FixedPoint:  # noqa: ARG002
+    def unpack(self, payload: Payload, context: RevealContext) -> FixedPoint:  # noqa: ARG002
         """The summed steps."""
         expect_kind(payload, "grid")
         return unpack_fixed_point(payload.chunks, payload.length)
@@ -61,7 +68,8 @@ class Ckks:
 
     profile: Profile
     pool: SecretPool | None = None
-    hides: bool = True
+    sight: Seen = "hidden"
+    opener: Opener = "nobody"
     _secrets: SingleFlight = field(default_factory=SingleFlight, repr=False)  # shared by the clients of one process
 
     @property
@@ -73,14 +81,14 @@ class Ckks:
         """The steps rounded to the profile's grid."""
         return rounded(self.profile, steps)
 
-    def pack(self, steps: FixedPoint, clients: int, key: bytes) -> Payload:
+    def pack(self, steps: FixedPoint, context: UploadContext) -> Packed:
         """Fresh, seeded, symmetric ciphertexts."""
-        return Payload("ckks", steps.size, self._secret(key).encrypt(steps, clients))
+        return Packed(Payload("ckks", steps.size, self._secret(context.step).encrypt(steps, context.clients)))
 
-    def unpack(self, payload: Payload, key: bytes) -> FixedPoint:
+    def unpack(self, payload: Payload, context: RevealContext) -> FixedPoint:
         """The decrypted sum."""
         expect_kind(payload, "ckks")
-        return self._secret(key).decrypt(payload.chunks, payload.length)
+        return self._secret(context.step).decrypt(payload.chunks, payload.length)
 
     def _secret(self, key: bytes) -> Secret:
         def made() -> Secret:

@@ -52,7 +52,7 @@ def hello(client: ClientContext, state: ClientState, message: RollCall) -> tuple
         once=OneTimeKey(public, prove_one_time_key(client, public, state.applied)),
         proofs=prove_count(client),
         applied=state.applied,
-        holds=state.number if state.phase == "sent" else 0,
+        holds=state.number if state.uploaded else 0,
     )
 
 
@@ -118,7 +118,7 @@ def apply_rescue(client: ClientContext, state: ClientState, rescue: Rescue | Non
     _erase_given_root(client, given)
     residual = state.residual
     if client.half.carries and state.phase != "idle" and state.number <= rescue.applied:
-        residual = state.next_residual if state.phase == "sent" else state.update
+        residual = state.next_residual if state.uploaded else state.update
     return clear_finished_round(
         replace(
             state,

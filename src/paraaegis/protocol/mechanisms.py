@@ -7,13 +7,11 @@ returns integers, and their `pack` the bytes to send.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paraaegis.crypto import lwe
 from paraaegis.crypto.shamir import share
@@ -22,49 +20,12 @@ from paraaegis.errors import ProtocolError, UpdateError
 from paraaegis.fixed_point import STEP, fixed_point_of, pack_fixed_point, unpack_fixed_point
 from paraaegis.privacy.gaussian import Gaussian, Noise
 from paraaegis.privacy.ledger import Exposure, Seen
+from paraaegis.protocol.contexts import Opener, Packed, RevealContext, UploadContext
 from paraaegis.protocol.encodings import Encoding
-from paraaegis.protocol.messages import RoundId
-from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.sums import expect_kind, public_seed
 from paraaegis.types import FixedPoint, Payload, Vector
 
 LEAST_NOISE = 2.0  # steps: smaller shares would not add up to the sum's noise once each is rounded
-
-
-@dataclass(frozen=True)
-class RevealContext:
-    """What is needed to read an aggregate: its round, the most clients in it, the heaviest n_i/W, the partition."""
-
-    round_id: RoundId
-    step: bytes = field(repr=False)  # the clients' key of this round and attempt
-    clients: int
-    heaviest: float
-    partition: Partition | None
-
-
-@dataclass(frozen=True)
-class UploadContext(RevealContext):
-    """What is needed to make an upload as well: this client's n_i/W, its noise and, for shares, who gets one.
-
-    `ahead` is what its half precomputes during training. Until that is done, nothing else may draw from `rng`.
-    """
-
-    weight: float
-    rng: np.random.Generator
-    name: str
-    members: tuple[str, ...]
-    ahead: Future[Any] | None = None
-
-    def prepared(self) -> Any:
-        """What was precomputed; None if nothing was."""
-        return None if self.ahead is None else self.ahead.result()
-
-
-class Packed(NamedTuple):
-    """Values as they are sent. `shares`, by member, are shares of the secret that masks them."""
-
-    payload: Payload
-    shares: Mapping[str, NDArray[np.int64]] = {}
 
 
 class Outgoing(NamedTuple):
@@ -80,6 +41,10 @@ class Mechanism(Protocol):
     @property
     def carries(self) -> bool:
         """Whether what clipping cuts off is added to the next update."""
+
+    @property
+    def opener(self) -> Opener:
+        """Who opens its sum with the clients' sums of shares."""
 
     def exposure(self, what: str) -> Exposure:
         """Who sees what of the values it protects."""
@@ -117,10 +82,15 @@ class EncodedMechanism:
     quorum: int = 0
     colluders: int = 0
 
+    @property
+    def opener(self) -> Opener:
+        """See Mechanism."""
+        return self.encoding.opener
+
     def exposure(self, what: str) -> Exposure:
         """See Mechanism."""
         clients: Seen = "clear" if self.gaussian is None else "noised"
-        server: Seen = "hidden" if self.encoding.hides else clients
+        server = clients if self.encoding.sight == "clear" else self.encoding.sight
         return Exposure(what, server, clients, self.gaussian, self.quorum, self.colluders)
 
     def fresh(self, context: UploadContext, length: int) -> Noise:  # noqa: ARG002
@@ -138,7 +108,7 @@ class EncodedMechanism:
     def protect(self, values: Vector, context: UploadContext, randomness: Noise) -> Outgoing:
         """See Mechanism."""
         steps = self._steps(values, context, randomness)
-        return Outgoing(steps, lambda ordered: Packed(self.encoding.pack(ordered, context.clients, context.step)))
+        return Outgoing(steps, lambda ordered: self.encoding.pack(ordered, context))
 
     def _steps(self, values: Vector, context: UploadContext, noise: Noise) -> FixedPoint:
         if self.gaussian is None:
@@ -171,7 +141,7 @@ class EncodedMechanism:
 
     def unpack(self, payload: Payload, context: RevealContext) -> FixedPoint:
         """See Mechanism."""
-        return self.encoding.unpack(payload, context.step)
+        return self.encoding.unpack(payload, context)
 
     def worth(self, context: RevealContext, length: int) -> float:  # noqa: ARG002
         """See Mechanism."""
@@ -190,6 +160,7 @@ class LweMechanism:
     quorum: int
     colluders: int
     carries: bool = False
+    opener: Opener = "server"
 
     def exposure(self, what: str) -> Exposure:
         """See Mechanism. The server unmasks only the noised sum, and passes it on to the clients."""

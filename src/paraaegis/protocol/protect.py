@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from paraaegis.errors import ProtocolError
 from paraaegis.parallel import in_background
 from paraaegis.privacy.ledger import ELECTED, REST, WHOLE, Exposure
-from paraaegis.protocol.mechanisms import Mechanism, RevealContext, UploadContext
+from paraaegis.protocol.contexts import Opener, RevealContext, UploadContext
+from paraaegis.protocol.mechanisms import Mechanism
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.sums import expect_kind, expect_length
 from paraaegis.types import FixedPoint, Payload, Vector
@@ -59,6 +60,10 @@ class ClientHalf(Protocol):
         """Whether a residual of an update is added to the next one."""
 
     @property
+    def opener(self) -> Opener:
+        """Who opens its sums with the clients' sums of shares."""
+
+    @property
     def exposures(self) -> tuple[Exposure, ...]:
         """Who sees what of each part of an update."""
 
@@ -86,6 +91,11 @@ class Unsplit:
     def carries(self) -> bool:
         """See ClientHalf."""
         return self.mechanism.carries
+
+    @property
+    def opener(self) -> Opener:
+        """See ClientHalf."""
+        return self.mechanism.opener
 
     @property
     def exposures(self) -> tuple[Exposure, ...]:
@@ -128,6 +138,11 @@ class Parallel:
     def carries(self) -> bool:
         """See ClientHalf."""
         return self.rest is None or self.rest.carries or self.elected.carries
+
+    @property
+    def opener(self) -> Opener:
+        """See ClientHalf. What is not elected is sent in the clear."""
+        return self.elected.opener
 
     @property
     def exposures(self) -> tuple[Exposure, ...]:

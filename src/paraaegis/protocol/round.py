@@ -30,7 +30,7 @@ from paraaegis.protocol.binding import (
 )
 from paraaegis.protocol.catch_up import begins, called, rescue
 from paraaegis.protocol.client_context import ClientContext
-from paraaegis.protocol.mechanisms import RevealContext, UploadContext
+from paraaegis.protocol.contexts import RevealContext, UploadContext
 from paraaegis.protocol.messages import Aggregate, Ballot, Elected, Message, Report, Upload, expect
 from paraaegis.protocol.partition import Partition
 from paraaegis.protocol.protect import Protected
@@ -129,7 +129,7 @@ def apply_outcome(client: ClientContext, state: ClientState, aggregate: Aggregat
         return replace(apply(client, state, None, aggregate), chains=state.chains + chain)
     check_members(client, state, aggregate)
     elected = None
-    if state.phase == "sent" and (state.number, state.attempt) == (number, attempt):
+    if state.uploaded and (state.number, state.attempt) == (number, attempt):
         elected = state.elected
     elif aggregate.elected is not None:
         elected = unpack_positions(aggregate.elected, client.parameters.k(number), client.parameters.length)
@@ -189,7 +189,8 @@ def reveal(client: ClientContext, state: ClientState, aggregate: Aggregate, elec
     payload, number, attempt = check_sum(client, aggregate, elected), aggregate.number, aggregate.attempt
     round_id, step = client.parameters.round_id(number, attempt), state.keys.at(number, attempt).step
     partition = client.partition(step, elected) if client.half.votes and elected is not None else None
-    context = RevealContext(round_id, step, client.parameters.sampled, state.heaviest, partition)
+    counted = len(aggregate.clients)
+    context = RevealContext(round_id, step, client.parameters.sampled, state.heaviest, partition, counted)
     revealed = client.half.reveal(payload, context)
     verify(client, state, aggregate, revealed.parts, elected)
     return from_fixed_point(revealed.steps, revealed.worth * (state.total / weight_of(client, state, aggregate)))
@@ -227,7 +228,7 @@ def apply(client: ClientContext, state: ClientState, delta: Vector | None, aggre
         weights = client.learner.apply(weights, delta)
     residual = state.residual
     if state.number == aggregate.number and client.half.carries and state.update is not None:
-        sent = state.phase == "sent" and state.attempt == aggregate.attempt
+        sent = state.uploaded and state.attempt == aggregate.attempt
         residual = state.next_residual if sent and client.name in aggregate.clients else state.update
     keys = state.keys.at(aggregate.number + 1, 0)  # this round's keys are no longer needed
     return replace(state, weights=weights, residual=residual, applied=aggregate.number, held=keys, pinned="")
@@ -241,7 +242,7 @@ def serve_round(server: RoundServer, number: int) -> Steps:
     members = parameters.members(number)  # line 3
     ballots: dict[str, str] = {}
     uploads: dict[str, Upload] = {}
-    if total.share_size and interrupted(server, number):
+    if total.row_bytes and interrupted(server, number):
         record.dropped["(shares)"] = "the run was interrupted after shares were requested; no client sends them twice"
         server.combine(record, total, [], None, {})
         return
@@ -278,6 +279,6 @@ def serve_round(server: RoundServer, number: int) -> Steps:
         elected, record.agreement = pack_positions(positions), tally.agreement(positions)
         message = Elected(round_id=round_id, positions=elected)  # line 11
         counted = yield from server.ask(record, dict.fromkeys(counted, message), take_upload)  # lines 12 to 17
-    if total.share_size and len(counted) >= parameters.quorum:
+    if total.row_bytes and len(counted) >= parameters.quorum:
         counted = yield from open_sum(server, record, round_id, total, counted, uploads)
     server.combine(record, total, counted, elected, uploads)

@@ -11,19 +11,18 @@ upload.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Iterable, Mapping, Sequence
 
 from paraaegis.crypto.kdf import derive
-from paraaegis.crypto.shamir import Q
 from paraaegis.errors import CryptoError, ForgedError, ProtocolError
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.messages import Message, RoundId, ShareSum, Survivors, Upload, expect
+from paraaegis.protocol.protect import ClientHalf
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import Asked, RoundServer
+from paraaegis.protocol.rows import Shares, add_rows, pack_row, seal_row, unpack_row
 from paraaegis.protocol.state import ClientState
-from paraaegis.protocol.sums import Shares, Sum
+from paraaegis.protocol.sums import Sum
 from paraaegis.types import Blob
 
 
@@ -31,7 +30,7 @@ def seal_shares(client: ClientContext, state: ClientState, shares: Mapping[str, 
     """Shares of this client's secret, each sealed to its holder, for this round, attempt and view."""
     purpose, group = _purpose(state), derive(state.keys.step, "shares")
     return {
-        holder: Blob(client.seal_to(holder, share.astype("<u4").tobytes(), *purpose, group=group))
+        holder: Blob(client.seal_to(holder, pack_row(share), *purpose, group=group))
         for holder, share in shares.items()
         if holder != client.name
     }
@@ -47,13 +46,21 @@ def sum_shares(client: ClientContext, state: ClientState, own: Shares, message: 
             f"at least {client.parameters.quorum} survivors and a share from each other one are needed, got "
             f"{len(survivors)} survivors and shares from {sorted(message.shares)}"
         )
-    total, purpose, group = own.copy(), _purpose(state), derive(state.keys.step, "shares")
+    purpose, group = _purpose(state), derive(state.keys.step, "shares")
+    rows = [own]
     for sender, sealed in message.shares.items():
-        share = client.open_from(sender, bytes(sealed.view), *purpose, group=group)
-        if len(share) != 4 * total.size:
-            raise ForgedError
-        total += np.frombuffer(share, dtype="<u4")
-    return Blob((total % Q).astype("<u4").data)
+        row = client.open_from(sender, bytes(sealed.view), *purpose, group=group)
+        try:
+            rows.append(unpack_row(row, own.size))
+        except CryptoError as error:
+            raise ForgedError from error
+    return row_of(client.half, state.keys.step, members.index(client.name), rows)
+
+
+def row_of(half: ClientHalf, step: bytes, holder: int, rows: Iterable[Shares]) -> Blob:
+    """The sum of a holder's rows as it is sent: sealed for the clients if they open the sum, not the server."""
+    total = add_rows(rows)
+    return Blob(seal_row(total, step, holder) if half.opener == "clients" else pack_row(total))
 
 
 def _purpose(state: ClientState) -> tuple[str, int, int, str]:
@@ -62,7 +69,7 @@ def _purpose(state: ClientState) -> tuple[str, int, int, str]:
 
 def check_addressed(upload: Upload, total: Sum, client: str, members: Sequence[str]) -> None:
     """Refuse an upload that lacks a share for another member or, if its sum needs no shares, has any."""
-    holders = {*members} - {client} if total.share_size else set()
+    holders = {*members} - {client} if total.row_bytes else set()
     if set(upload.shares) != holders:
         raise ProtocolError(
             f"the upload should contain shares for {sorted(holders) or 'nobody'}, got {sorted(upload.shares)}"
@@ -85,13 +92,13 @@ def open_sum(
 ) -> Asked:
     """Ask the survivors for their share sums, and open the sum. Returns who is in it; nobody if it cannot be opened."""
     members = server.parameters.members(round_id.number)
-    sums: dict[int, Shares] = {}
+    rows: dict[int, Blob] = {}
 
     def take(client: str, reply: Message) -> None:
         row = expect(reply, ShareSum, round_id).row
-        if len(row) != 4 * total.share_size:
-            raise ProtocolError(f"a share sum has {4 * total.share_size} bytes, got {len(row)}")
-        sums[members.index(client)] = np.frombuffer(row.view, "<u4").astype(np.int64)
+        if len(row) != total.row_bytes:
+            raise ProtocolError(f"a share sum has {total.row_bytes} bytes, got {len(row)}")
+        rows[members.index(client)] = row
 
     requests: dict[str, Message] = {
         client: Survivors(
@@ -105,7 +112,7 @@ def open_sum(
     yield server.state  # saved before anyone is asked
     yield from server.ask(record, requests, take)
     try:
-        total.unmask(sums, server.parameters.quorum, len(survivors))
+        total.open(rows, server.parameters.quorum, len(survivors))
     except CryptoError as error:  # too few shares, or a wrong one: the round is void, the run continues
         record.dropped["(shares)"] = str(error)
         return []

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.errors import ProtocolError, RunError
-from paraaegis.protocol.mechanisms import UploadContext
+from paraaegis.protocol.contexts import UploadContext
 from paraaegis.protocol.messages import Aggregate
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.types import Arrays, Mask, Vector
@@ -54,6 +54,11 @@ class ClientState:
     fingerprint: str = ""  # of view and secret order in round `number`
     elected: Mask | None = None  # sent: the elected positions of round `number`
     upload_context: UploadContext | None = None  # voted: for the upload, while the process lives; never stored
+
+    @property
+    def uploaded(self) -> bool:
+        """Whether it has sent its update of round `number`, which has not been applied yet."""
+        return self.phase in ("sent", "shared")
 
     @property
     def keys(self) -> Ratchet:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +20,14 @@ from paraaegis.errors import CryptoError, ProtocolError
 from paraaegis.fixed_point import LIMIT, LIMIT_STEPS, iterate_fixed_point, pack_fixed_point
 from paraaegis.parallel import parallel_map
 from paraaegis.protocol.messages import RoundId
-from paraaegis.types import Payload
-
-Shares: TypeAlias = NDArray[np.int64]  # one holder's share of each number of a secret, or a sum of several clients'
+from paraaegis.protocol.rows import SHARE_BYTES, unpack_row
+from paraaegis.types import Blob, Payload
 
 
 class Sum(Protocol):
     """One running sum; the uploads in it are not kept."""
 
-    share_size: int = 0  # numbers in a client's share of a secret, if such shares open the sum; see shares.py
+    row_bytes: int = 0  # size of a client's sum of shares, if such rows open the sum; see shares.py
 
     def add(self, upload: Payload) -> None:
         """Add one client's upload: all of it or, with an error, none."""
@@ -36,10 +35,10 @@ class Sum(Protocol):
     def remove(self, upload: Payload) -> None:
         """Subtract an upload that was added."""
 
-    def unmask(self, shares: Mapping[int, Shares], quorum: int, clients: int) -> None:
-        """Open a sum over this many clients with share sums by holder; only for a sum with a `share_size`."""
+    def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:
+        """Take what opens a sum over this many clients: their sums of shares, by holder; a `quorum` is enough."""
         raise ProtocolError(
-            f"a {type(self).__name__} needs no shares to be opened, got {len(shares)} shares, {quorum=}, {clients=}"
+            f"a {type(self).__name__} needs no shares to be opened, got {len(rows)} rows, {quorum=}, {clients=}"
         )
 
     def close(self) -> Payload:
@@ -94,11 +93,12 @@ class LweSum(FixedPointSum):
     def __init__(self, form: str, round_id: RoundId, length: int) -> None:
         super().__init__(length, "lwe")
         self._form, self._seed = lwe.FORMS[form], public_seed(round_id)
-        self.share_size = self._form.size
+        self.row_bytes = SHARE_BYTES * self._form.size
 
-    def unmask(self, shares: Mapping[int, Shares], quorum: int, clients: int) -> None:
+    def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:
         """See Sum: rebuild the sum of the clients' secrets and remove its mask."""
-        self.values = lwe.unmask(self.values, self._form, self._seed, rebuild(shares, quorum), clients)
+        secret = rebuild({holder: unpack_row(row.view, self._form.size) for holder, row in rows.items()}, quorum)
+        self.values = lwe.unmask(self.values, self._form, self._seed, secret, clients)
 
 
 def public_seed(round_id: RoundId) -> bytes:
@@ -132,10 +132,11 @@ class CkksSum(Sum):
 
 
 class ParallelSum(Sum):
-    """The sums of both parts, always over the same clients."""
+    """The sums of both parts, always over the same clients. At most one of them needs to be opened."""
 
     def __init__(self, length: int, *parts: Sum) -> None:
         self._length, self._parts = length, parts
+        self.row_bytes = sum(part.row_bytes for part in parts)
 
     def add(self, upload: Payload) -> None:
         """See Sum: both parts in parallel; if one is refused, the other is subtracted again."""
@@ -153,6 +154,12 @@ class ParallelSum(Sum):
         self._check(upload)
         for total, part in zip(self._parts, upload.parts, strict=True):
             total.remove(part)
+
+    def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:
+        """See Sum."""
+        for part in self._parts:
+            if part.row_bytes:
+                part.open(rows, quorum, clients)
 
     def _check(self, upload: Payload) -> None:
         expect_kind(upload, "parallel", len(self._parts))
