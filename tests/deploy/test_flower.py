@@ -316,7 +316,7 @@ def test_a_node_that_is_not_registered_is_turned_away(playing):
 
 
 def test_why_a_server_stopped_is_told(playing):
-    told = "the server stopped: not everyone joined: client-0: client-0 has too few samples the 1000"
+    told = "the server stopped: not everyone joined: client-0: client-0 has too few samples: this federation's noise assumes at least 1000"
     assert playing["refusals"].result().stopped.startswith(told)
 
 
