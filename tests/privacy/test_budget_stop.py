@@ -87,7 +87,7 @@ def test_a_spent_budget_stops_a_run_cleanly_and_starting_it_again_does_not_get_a
     with pytest.raises(RunError, match="would spend their budget twice"):
         federate(config, learners_of(UPDATES), out)
     assert (out / "ledger.jsonl").read_bytes().count(b'"update"') == before.count(b'"update"') == 12
-    with pytest.raises(RunError, match="really spent"):
+    with pytest.raises(RunError, match="already spent with secret noise"):
         federate(config, learners_of(UPDATES), out, fresh=True)
 
 

@@ -126,7 +126,7 @@ def test_an_update_beyond_the_reach_of_ckks_is_refused_and_nothing_leaves():
 
 
 def test_a_client_with_too_few_samples_does_not_join():
-    with pytest.raises(ProtocolError, match="client-0 has too few samples: .* at least 10"):
+    with pytest.raises(ProtocolError, match=r"client-0 has too few samples: .* at least 10"):
         hand(*FEDAVG, "federation.min_samples=10", samples=[9, 10])
     assert isinstance(hand(*FEDAVG, "federation.min_samples=10", samples=[10, 10]).hellos[PEER], Hello)
 
