@@ -83,7 +83,8 @@ def unpack(buffer: Buffer, count: int, pairs: Words) -> None:
     """Read `count` coefficients into the start of `pairs`. Residues that are not reduced are refused."""
     octets = readonly(np.frombuffer(buffer, dtype=np.uint8))
     pairs[:, count : padded(count)] = 0
-    compiled(_unpack)(*(readonly(plane) for plane in _planes(octets, count)), *pairs)
+    aligned = (readonly(np.require(plane, requirements="A")) for plane in _planes(octets, count))
+    compiled(_unpack)(*aligned, *pairs)
     largest = [int(residues[:count].max()) for residues in pairs]
     if largest[0] >= PRIMES[0] or largest[1] >= PRIMES[1] or pairs[1, count : padded(count)].any():
         raise CryptoError(
@@ -93,9 +94,7 @@ def unpack(buffer: Buffer, count: int, pairs: Words) -> None:
 
 
 def _planes(octets: NDArray[np.uint8], count: int) -> Planes:
-    """Views of the three planes, or copies where the bytes are not aligned to words."""
-    low, middle = octets[: 4 * count].view(np.uint32), octets[4 * count : 6 * count].view(np.uint16)
-    return np.require(low, requirements="A"), np.require(middle, requirements="A"), octets[6 * count :]
+    return octets[: 4 * count].view(np.uint32), octets[4 * count : 6 * count].view(np.uint16), octets[6 * count :]
 
 
 def add(totals: Words, pairs: Words) -> None:

@@ -14,38 +14,17 @@ sum may ever be opened of the same uploads: the sums over two sets of clients di
 from __future__ import annotations
 
 import secrets
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.kdf import KEY_BYTES, derive
-from paraaegis.crypto.residues import (
-    BOUND,
-    ERROR_BITS,
-    add,
-    add_errors,
-    lift,
-    mask,
-    negate,
-    pack,
-    packed_size,
-    padded,
-    unpack,
-)
-from paraaegis.crypto.ring import DEGREE, Factors, Words, draw, fields, multiply, transform
-from paraaegis.crypto.rlwe_profiles import (
-    COEFFICIENTS,
-    PROFILES,
-    Profile,
-    check_reach,
-    largest_error,
-    read_values,
-    rounded,
-    write_digits,
-)
+from paraaegis.crypto.residues import BOUND, ERROR_BITS, add, add_errors, negate, pack, packed_size, padded
+from paraaegis.crypto.ring import DEGREE, transform
+from paraaegis.crypto.rlwe_chunks import Transform, encrypt_chunk, open_chunk, products, unpacked
+from paraaegis.crypto.rlwe_profiles import PROFILES, Profile, check_reach, largest_error, rounded
 from paraaegis.crypto.streams import keystream
 from paraaegis.errors import CryptoError
 from paraaegis.fixed_point import chunk_counts, slices
@@ -56,27 +35,13 @@ from paraaegis.types import Blob, FixedPoint
 __all__ = ["PROFILES", "SECRET", "Profile", "RlweSum", "check_reach", "decrypt", "encrypt", "new_secret", "rounded"]
 
 SECRET = DEGREE  # numbers in a secret
-_PIECE = 1 << 15  # coefficients that get their messages and errors at once
 _FAILURE = 50  # the sum of the right secrets is refused with a probability of e^-50
-
-
-class _Space(threading.local):
-    """A thread's arrays for one chunk after another: fresh memory would cost more than the arithmetic."""
-
-    def __init__(self) -> None:
-        self.products = np.empty((2, COEFFICIENTS), dtype=np.uint32)
-        self.pairs = np.empty((2, COEFFICIENTS), dtype=np.uint32)
-        self.digits = np.empty((2, _PIECE), dtype=np.uint32)
-        self.messages = np.empty(COEFFICIENTS, dtype=np.int64)
-
-
-_space = _Space()
 
 
 def new_secret(entropy: bytes | None = None) -> NDArray[np.int64]:
     """A secret for one upload: 2048 numbers within ±21. `entropy`, 32 bytes that replace the system's, is for tests."""
     ones = np.zeros(SECRET, dtype=np.uint32)
-    add_errors(keystream(derive(_seed(entropy), "rlwe secret")), ones)
+    add_errors(keystream(derive(_entropy(entropy), "rlwe secret")), ones)
     return ones.astype(np.int64) - BOUND
 
 
@@ -93,16 +58,13 @@ def encrypt(
     `seed` is public and the same for all clients of a sum. `entropy`, 32 bytes that replace the system's, is for tests.
     """
     check_reach(profile, steps, clients)
-    transformed, entropy = _transformed(secret, 1), _seed(entropy)
+    transformed, seed, entropy = _transformed(secret, 1), _seed(seed), _entropy(entropy)
     counts = _counts(profile, steps.size)
     parts = _blank(counts)
 
     def work(index: int, span: slice) -> Blob:
-        values = _contiguous(steps[span])
-        products = _products(_seed(seed), index, counts[index], transformed)
-        errors = keystream(derive(entropy, "rlwe errors", index))
-        _add_messages(profile, values, products[:, : counts[index]], errors)
-        pack(products, counts[index], parts[index])
+        masks, errors = products(seed, index, counts[index], transformed), derive(entropy, "rlwe errors", index)
+        encrypt_chunk(profile, _contiguous(steps[span]), masks, keystream(errors), parts[index])
         return Blob(parts[index].data)
 
     return tuple(parallel_map(work, slices(steps.size, profile.chunk)))
@@ -130,13 +92,13 @@ class RlweSum:
 
     def _merge(self, chunks: Sequence[Blob], subtract: bool) -> None:
         pairs = _paired(chunks, self._counts, self.length)
-        parallel_map(lambda _, pair: _unpacked(*pair), pairs)  # refuses a bad chunk before any total changes
+        parallel_map(lambda _, pair: unpacked(*pair), pairs)  # refuses a bad chunk before any total changes
 
         def work(index: int, pair: tuple[Blob, int]) -> None:
-            residues = _unpacked(*pair)
+            residues = unpacked(*pair)
             if subtract:
                 negate(residues)
-            add(self._totals[index][:, : pair[1]], residues)
+            add(self._totals[index][:, : residues.shape[1]], residues)
 
         parallel_map(work, pairs)
 
@@ -158,18 +120,14 @@ def decrypt(
     """
     if not 1 <= clients <= profile.max_clients:
         raise CryptoError(f"profile {profile.name!r} opens sums over 1 to {profile.max_clients} clients, got {clients}")
-    transformed = _transformed(secret_sum, clients)
+    transformed, seed = _transformed(secret_sum, clients), _seed(seed)
+    counts, spans = _counts(profile, length), list(slices(length, profile.chunk))
     steps = np.empty(length, dtype=np.int64)
-    spans = list(slices(length, profile.chunk))
 
     def work(index: int, pair: tuple[Blob, int]) -> tuple[int, int]:
-        sums, count = _unpacked(*pair), pair[1]
-        messages = _space.messages[:count]
-        errors = lift(sums, _products(_seed(seed), index, count, transformed)[:, :count], messages)
-        read_values(profile, messages, steps[spans[index]])
-        return errors
+        masks = products(seed, index, counts[index], transformed)
+        return open_chunk(profile, unpacked(*pair), masks, steps[spans[index]])
 
-    counts = _counts(profile, length)
     _check_errors(parallel_map(work, _paired(chunks, counts, length)), sum(counts), clients)
     return steps
 
@@ -200,40 +158,9 @@ def _check_errors(found: Sequence[tuple[int, int]], count: int, clients: int) ->
         )
 
 
-def _products(seed: bytes, index: int, count: int, transformed: tuple[Factors, ...]) -> Words:
-    """The polynomials a·s for chunk `index`, modulo both primes, not reduced.
-
-    A chunk takes the fewest polynomials that have its `count` coefficients. Coefficient i of a chunk of n polynomials is
-    coefficient i div n of polynomial i mod n. The polynomials are drawn as transforms, in the same order, first all
-    modulo p1 and then all modulo p2, from one AES-256-CTR stream; its key is HKDF of the seed, bound to the chunk's
-    index and the number of polynomials. See `ring.draw` and `ring.transform`.
-    """
-    polynomials = -(-count // DEGREE)
-    stream = keystream(derive(seed, "rlwe public", index, polynomials))
-    products = _space.products[:, : polynomials * DEGREE]
-    for values, by, field in zip(products, transformed, fields(), strict=True):
-        draw(stream, values, field.prime)
-        multiply(values, by, field)
-    return products
-
-
-def _add_messages(profile: Profile, steps: FixedPoint, products: Words, errors: Callable[[int], bytes]) -> None:
-    """Add a chunk's messages and fresh errors to its products."""
-    for span in slices(products.shape[1], _PIECE):
-        low, high = _space.digits[:, : span.stop - span.start]
-        write_digits(profile, steps, span, low, high)
-        add_errors(errors, low)
-        mask(products[:, span], low, high, profile.offset)
-
-
-def _unpacked(blob: Blob, count: int) -> Words:
-    unpack(blob.view, count, _space.pairs)
-    return _space.pairs[:, :count]
-
-
 def _counts(profile: Profile, length: int) -> list[int]:
     """The number of coefficients in each chunk."""
-    return [-(-values // profile.lanes) for values in chunk_counts(length, profile.chunk)]
+    return [profile.coefficients(values) for values in chunk_counts(length, profile.chunk)]
 
 
 def _blank(counts: Sequence[int]) -> list[NDArray[np.uint8]]:
@@ -252,7 +179,7 @@ def _paired(chunks: Sequence[Blob], counts: Sequence[int], length: int) -> list[
     return list(zip(chunks, counts, strict=True))
 
 
-def _transformed(secret: NDArray[np.int64], clients: int) -> tuple[Factors, ...]:
+def _transformed(secret: NDArray[np.int64], clients: int) -> Transform:
     """The transform of a secret or of the sum of several clients' secrets."""
     limit = BOUND * clients
     if secret.shape != (SECRET,) or not -limit <= secret.min() <= secret.max() <= limit:
@@ -267,8 +194,11 @@ def _contiguous(steps: FixedPoint) -> FixedPoint:
     return np.ascontiguousarray(steps, dtype=np.int32 if steps.dtype == np.int32 else np.int64)
 
 
-def _seed(given: bytes | None) -> bytes:
-    seed = secrets.token_bytes(KEY_BYTES) if given is None else given
-    if len(seed) != KEY_BYTES:
-        raise CryptoError(f"a seed has {KEY_BYTES} bytes, got {len(seed)}")
-    return seed
+def _entropy(given: bytes | None) -> bytes:
+    return secrets.token_bytes(KEY_BYTES) if given is None else _seed(given)
+
+
+def _seed(given: bytes) -> bytes:
+    if len(given) != KEY_BYTES:
+        raise CryptoError(f"a seed has {KEY_BYTES} bytes, got {len(given)}")
+    return given

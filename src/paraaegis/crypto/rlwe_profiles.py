@@ -64,6 +64,10 @@ class Profile:
         """Values in a full chunk."""
         return COEFFICIENTS * self.lanes
 
+    def coefficients(self, values: int) -> int:
+        """The number of coefficients that hold so many values of one chunk."""
+        return -(-values // self.lanes)
+
     @property
     def offset(self) -> int:
         """What `write_digits` and errors, both unsigned, add to a coefficient: see `residues.mask`."""
@@ -73,7 +77,7 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        # 6.25 bytes per value up and down; exact on the grid of 2^-22 for sums within ±131,000.
+        # 6.25 bytes per value up and down; exact on the grid of 2^-22 for sums within ±130,990.
         Profile("wide", lanes=1, step=STEP),
         # 3.13 bytes per value up and down; on a grid of 2^-17 (an error of at most 4·10^-6 per client), for sums
         # within ±3.99: models without BatchNorm, or with small running statistics.
