@@ -69,7 +69,7 @@ def test_residues_that_are_not_reduced_are_refused(count, first, second):
     pairs[:, count - 1] = first, second
     out = np.empty(packed_size(count), dtype=np.uint8)
     pack(pairs, count, out)
-    with pytest.raises(CryptoError, match="residues below 33550337 and 33538049.*damaged or of another kind"):
+    with pytest.raises(CryptoError, match=r"residues below 33550337 and 33538049.*damaged or of another kind"):
         unpack(out, count, np.empty((2, 4096), dtype=np.uint32))
 
 
@@ -121,8 +121,9 @@ EXTREME = st.tuples(
 def test_a_masked_message_is_what_integers_give(drawn, offset):
     products = np.array([product for product, _, _ in drawn], dtype=np.uint32).T.copy()
     low, high = (np.array([each[i] for each in drawn], dtype=np.uint32) for i in (1, 2))
-    expected = [[(x + a + 2**30 * b - offset) % p for x, a, b in zip(row.tolist(), low.tolist(), high.tolist())]
-                for p, row in zip(PRIMES, products)]  # fmt: skip
+    added = [int(a) + 2**30 * int(b) - offset for a, b in zip(low, high, strict=True)]
+    rows = zip(PRIMES, products.tolist(), strict=True)
+    expected = [[(x + one) % p for x, one in zip(row, added, strict=True)] for p, row in rows]
     mask(products, low, high, offset)
     assert products.tolist() == expected
 
@@ -135,9 +136,8 @@ def test_a_masked_message_is_what_integers_give(drawn, offset):
 def test_lifting_splits_the_centred_difference_into_message_and_error(drawn, first):
     wholes = [first, *(whole for _, whole in drawn)]
     products = np.array([[0, 0], *(product for product, _ in drawn)], dtype=np.uint32).T.copy()
-    sums = np.array(
-        [[(w + x) % p for w, x in zip(wholes, row.tolist())] for p, row in zip(PRIMES, products)], np.uint32
-    )
+    rows = zip(PRIMES, products.tolist(), strict=True)
+    sums = np.array([[(w + x) % p for w, x in zip(wholes, row, strict=True)] for p, row in rows], dtype=np.uint32)
     messages = np.empty(len(wholes), dtype=np.int64)
     worst, squares = lift(sums, products, messages)
     errors = [(whole + 512) % 1024 - 512 for whole in wholes]

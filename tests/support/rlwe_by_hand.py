@@ -54,7 +54,10 @@ def public_polynomials(seed, index, polynomials):
     update = stream(derive(seed, "rlwe public", index, polynomials))
     drawn = [uniform(update, N * polynomials, prime) for prime in P]
     return [
-        [joined(*pair) for pair in zip(*(from_values(drawn[i][k::polynomials], P[i], PSI[i]) for i in (0, 1)))]
+        [
+            joined(*pair)
+            for pair in zip(*(from_values(drawn[i][k::polynomials], P[i], PSI[i]) for i in (0, 1)), strict=True)
+        ]
         for k in range(polynomials)
     ]
 

@@ -152,9 +152,9 @@ def _check_errors(found: Sequence[tuple[int, int]], count: int, clients: int) ->
     variance = ERROR_BITS / 4 * clients
     if largest > largest_error(clients) or squares > variance * (count + 2 * sqrt(count * _FAILURE) + 2 * _FAILURE):
         raise CryptoError(
-            f"the sum over {plural(clients, 'client')} does not open: its errors go up to {largest} where "
-            f"{largest_error(clients)} is the most; the sum of secrets is not that of the uploads in the sum, or the "
-            "seed differs from the clients'"
+            f"the sum over {plural(clients, 'client')} does not open: its errors go up to {largest} with a mean square "
+            f"of {squares / count:.5g}, but must stay within {largest_error(clients)} and near {variance:g}; the sum "
+            "of secrets is not that of the uploads in the sum, or the seed differs from the clients'"
         )
 
 
