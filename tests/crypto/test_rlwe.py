@@ -15,7 +15,7 @@ from paraaegis.fixed_point import STEP
 
 WIDE, DOUBLE = PROFILES["wide"], PROFILES["double"]
 SEED, ENTROPY = bytes(range(32)), bytes(range(32, 64))
-LENGTHS = [0, 1, 2, 2047, 2048, 2049, 131_071, 131_072, 131_073, 262_143, 262_144, 262_145]
+LENGTHS = [0, 1, 2, 2047, 2048, 2049, 131_071, 131_072, 131_073, 65_537, 262_143, 262_144, 262_145]
 BY_PROFILE = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 
 
