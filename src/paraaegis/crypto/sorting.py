@@ -91,7 +91,7 @@ def _sort(words: Any, bounds: Any, space: Any, ranks: Any, shift: Any, bits: Any
         ranks[:] = 0
         for i in range(part.size):
             ranks[np.int64((part[i] >> np.uint64(shift)) & mask)] += 1
-        total = 0
+        total = np.int64(0)
         for digit in range(ranks.size):
             count = ranks[digit]
             ranks[digit] = total
