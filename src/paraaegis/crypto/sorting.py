@@ -92,9 +92,9 @@ def _sort(words: Any, bounds: Any, space: Any, ranks: Any, shift: Any, bits: Any
         for i in range(part.size):
             ranks[np.int64((part[i] >> np.uint64(shift)) & mask)] += 1
         total = np.int64(0)
-        for digit in range(ranks.size):
-            count = ranks[digit]
-            ranks[digit] = total
+        for rank in range(ranks.size):
+            count = ranks[rank]
+            ranks[rank] = total
             total += count
         for i in range(part.size):
             digit = np.int64((part[i] >> np.uint64(shift)) & mask)
