@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.kdf import derive, tag
+from paraaegis.crypto.sorting import sorted_indices
 from paraaegis.crypto.streams import keystream
 from paraaegis.types import Order
 
@@ -27,16 +28,11 @@ def secret_order(step: bytes, length: int) -> Order:
     result on every machine. Number and index share a word; among d = 11 million, some 60 pairs draw equal numbers and
     keep their order.
     """
-    draw = keystream(derive(step, "order"))
-    numbers = np.frombuffer(draw(8 * length), dtype="<u8")
+    key = derive(step, "order")
     bits = max(1, (length - 1).bit_length())
     if bits > _MOST_INDEX_BITS:
-        return np.argsort(numbers, kind="stable")
-    words = numbers << np.uint64(bits)
-    words |= np.arange(length, dtype=np.uint64)
-    words.sort()
-    words &= np.uint64((1 << bits) - 1)
-    return words.view(np.int64)
+        return np.argsort(np.frombuffer(keystream(key)(8 * length), dtype="<u8"), kind="stable")
+    return sorted_indices(key, length, bits)
 
 
 def fingerprint(step: bytes, order: Order | None, view: bytes) -> str:

@@ -10,12 +10,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from randomgen import AESCounter
 
 
-def keystream(key: bytes) -> Callable[[int], bytes]:
+def keystream(key: bytes, block: int = 0) -> Callable[[int], bytes]:
     """A function that returns the next `size` bytes of standard AES-256-CTR under a 32-byte key.
 
-    The bytes do not depend on the version of any library.
+    The bytes do not depend on the version of any library. They start at block number `block`, of 16 bytes.
     """
-    cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    cipher = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
     return lambda size: cipher.update(bytes(size))
 
 
