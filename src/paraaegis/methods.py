@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paraaegis.config import Config, meant
-from paraaegis.crypto.ckks import profile
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.errors import ConfigError
-from paraaegis.parts import Ckks, Lwe, Part, Plain
+from paraaegis.parts import Encrypted, Lwe, Part, Plain
 from paraaegis.plural import plural
 from paraaegis.privacy.budget import constant, geometric
 from paraaegis.privacy.ledger import ELECTED, REST, WHOLE
@@ -47,10 +46,9 @@ class Method:
         """Whether values that are not elected stay on the client for now."""
         return self.votes and REST not in self.parts
 
-    @property
-    def ciphers(self) -> set[str]:
+    def ciphers(self, config: Config) -> set[str]:
         """What hides values from the server."""
-        return {part.cipher for part in self.parts.values()} - {""}
+        return {part.kind(config) for part in self.parts.values() if part.hides}
 
     @property
     def noised(self) -> bool:
@@ -65,7 +63,7 @@ class Method:
     @property
     def sums_clean_values(self) -> bool:
         """Whether it encrypts values that carry no noise unless privacy.inside_clip asks for it."""
-        return any(part.cipher and not part.noised for part in self.parts.values())
+        return any(part.hides and not part.noised for part in self.parts.values())
 
     @property
     def costs_like(self) -> tuple[object, ...]:
@@ -74,9 +72,7 @@ class Method:
 
     def noised_parts(self, config: Config) -> int:
         """How many parts of an update draw on the budget."""
-        return sum(
-            part.noised or (bool(part.cipher) and config.privacy.inside_clip > 0) for part in self.parts.values()
-        )
+        return sum(part.noised or (part.hides and config.privacy.inside_clip > 0) for part in self.parts.values())
 
     def least_quorum(self, config: Config) -> int:
         """The smallest quorum at which values are protected as claimed; it may exceed the number of clients."""
@@ -106,12 +102,11 @@ class Method:
             sums = [part.sum(config, round_id, lengths[name], pool) for name, part in self.parts.items()]
             return ParallelSum(round_id.length, *sums)
 
-        keyed = any(part.cipher or part.noised for part in self.parts.values())
+        keyed = any(part.hides or part.noised for part in self.parts.values())
         return ServerHalf(self.votes, new_sum, keyed)
 
     def check(self, config: Config, length: int | None = None) -> None:
         """Refuse a configuration that this method cannot carry out, for a model of this `length` if it is known."""
-        profile(config.protect.profile)  # raises if there is none of this name
         self._check_ratio(config, length)
         keeps_cut = self.noised_parts(config) > 0 and all(part.divides for part in self.parts.values())
         if config.protect.carry and not keeps_cut:
@@ -182,19 +177,19 @@ METHODS: dict[str, Method] = {
         "everything clipped and noised, the noise a geometric series within the same budget", Plain(geometric)
     ),
     "lwe-secagg": whole("everything masked by learning with errors; the summed errors are the noise", Lwe()),
-    "serial": whole("everything noised, then under CKKS", Ckks(constant)),
-    "ckks-fedavg": whole("everything under CKKS", Ckks()),
+    "serial": whole("everything noised, then under CKKS", Encrypted(constant)),
+    "ckks-fedavg": whole("everything under CKKS", Encrypted()),
     "paraaegis-static": parallel(
         "elected part under CKKS, rest clipped and noised, constant ratio",
-        elected=Ckks(),
+        elected=Encrypted(),
         rest=Plain(constant),
         ratio="constant",
     ),
     "paraaegis-dynamic": parallel(
-        "the same with a ratio that decays every round", elected=Ckks(), rest=Plain(constant), ratio="decaying"
+        "the same with a ratio that decays every round", elected=Encrypted(), rest=Plain(constant), ratio="decaying"
     ),
     "paraaegis-feedback": parallel(
-        "elected part under CKKS, rest withheld and added to the next update", elected=Ckks(), rest=None
+        "elected part under CKKS, rest withheld and added to the next update", elected=Encrypted(), rest=None
     ),
 }
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from paraaegis.config import Config
-from paraaegis.crypto import lwe
+from paraaegis.crypto import lwe, rlwe
 from paraaegis.crypto.ckks import profile
+from paraaegis.crypto.lwe import hardness
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.errors import ConfigError
 from paraaegis.plural import plural
@@ -22,7 +23,7 @@ from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.protocol import encodings
 from paraaegis.protocol.mechanisms import EncodedMechanism, LweMechanism, Mechanism
 from paraaegis.protocol.messages import RoundId
-from paraaegis.protocol.sums import CkksSum, FixedPointSum, LweSum, Sum
+from paraaegis.protocol.sums import CkksSum, FixedPointSum, LweSum, RlweSum, Sum
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,11 @@ class Part(ABC):
 
     series: Series | None = None
     divides: ClassVar[bool] = True  # whether it can protect a part of an update as well as all of it
-    cipher: ClassVar[str] = ""  # what hides the values from the server
+    hides: ClassVar[bool] = False  # whether the server cannot read the values
 
-    @property
-    def kind(self) -> str:
+    def kind(self, config: Config) -> str:  # noqa: ARG002
         """The kind of its payloads, under which a round's record counts their bytes."""
-        return self.cipher or "grid"
+        return "grid"
 
     def per_ciphertext(self, config: Config) -> int:  # noqa: ARG002
         """How many values are packed into one ciphertext; 0 if each is sent by itself, in four bytes."""
@@ -89,10 +89,17 @@ class Plain(Part):
         return FixedPointSum(length)
 
 
-class Ckks(Part):
-    """Values under CKKS. Without a `series` they carry noise only if privacy.inside_clip is set; clients share it."""
+class Encrypted(Part):
+    """Values under `protect.cipher`. Without a `series` they carry noise only if privacy.inside_clip is set.
 
-    cipher: ClassVar[str] = "ckks"
+    Clients share that noise.
+    """
+
+    hides: ClassVar[bool] = True
+
+    def kind(self, config: Config) -> str:
+        """See Part."""
+        return config.protect.cipher
 
     def noise(self, config: Config, parts: int) -> Gaussian | None:
         """See Part."""
@@ -100,28 +107,131 @@ class Ckks(Part):
 
     def per_ciphertext(self, config: Config) -> int:
         """See Part."""
-        return profile(config.protect.profile).degree
+        return CIPHERS[config.protect.cipher].per_ciphertext(config)
 
     def mechanism(self, config: Config, parts: int, pool: SecretPool | None) -> Mechanism:
         """See Part."""
-        gaussian, encoding = self.noise(config, parts), encodings.Ckks(profile(config.protect.profile), pool)
+        gaussian, encoding = self.noise(config, parts), CIPHERS[config.protect.cipher].encoding(config, pool)
         shared = self.series is None and gaussian is not None
         quorum, colluders = (config.federation.quorum, config.privacy.colluders) if shared else (0, 0)
         return EncodedMechanism(encoding, gaussian, _carries(config, gaussian), quorum, colluders)
 
     def sum(self, config: Config, round_id: RoundId, length: int, pool: Pool | None) -> Sum:  # noqa: ARG002
         """See Part."""
-        return CkksSum(profile(config.protect.profile), length, pool)
+        return CIPHERS[config.protect.cipher].sum(config, length, pool)
+
+    def least_quorum(self, config: Config) -> int:
+        """See Part."""
+        return CIPHERS[config.protect.cipher].least_quorum(config)
+
+    def least_honest(self, config: Config) -> int:
+        """See Part."""
+        return CIPHERS[config.protect.cipher].least_honest
+
+    def mask_bits(self, config: Config) -> int | None:
+        """See Part."""
+        return CIPHERS[config.protect.cipher].mask_bits(config)
 
     def check(self, config: Config, parts: int, length: int | None) -> None:
         """See Part."""
-        ckks = profile(config.protect.profile)
-        if config.sampled > ckks.max_clients:
-            raise ConfigError(
-                f"profile {ckks.name!r} sums at most {ckks.max_clients} clients, got {config.sampled} per round; "
-                "lower federation.clients or federation.fraction, or choose a method that does not encrypt"
-            )
+        CIPHERS[config.protect.cipher].check(config)
         super().check(config, parts, length)
+
+
+class Cipher(Protocol):
+    """What `protect.cipher` names."""
+
+    least_honest: int  # clients of a sum that must be honest
+
+    def encoding(self, config: Config, pool: SecretPool | None) -> encodings.Encoding:
+        """The client's side."""
+
+    def sum(self, config: Config, length: int, pool: Pool | None) -> Sum:
+        """The server's side."""
+
+    def per_ciphertext(self, config: Config) -> int:
+        """How many values are packed into one ciphertext."""
+
+    def least_quorum(self, config: Config) -> int:
+        """See Part."""
+
+    def mask_bits(self, config: Config) -> int | None:
+        """See Part."""
+
+    def check(self, config: Config) -> None:
+        """Refuse what it cannot encrypt."""
+
+
+class Ckks:
+    """The paper's cipher: a key for every round, which all clients have."""
+
+    least_honest = 0
+
+    def encoding(self, config: Config, pool: SecretPool | None) -> encodings.Encoding:
+        """See Cipher."""
+        return encodings.Ckks(profile(config.protect.profile), pool)
+
+    def sum(self, config: Config, length: int, pool: Pool | None) -> Sum:
+        """See Cipher."""
+        return CkksSum(profile(config.protect.profile), length, pool)
+
+    def per_ciphertext(self, config: Config) -> int:
+        """See Cipher."""
+        return profile(config.protect.profile).degree
+
+    def least_quorum(self, config: Config) -> int:  # noqa: ARG002
+        """See Cipher."""
+        return 0
+
+    def mask_bits(self, config: Config) -> int | None:  # noqa: ARG002
+        """See Cipher."""
+        return None
+
+    def check(self, config: Config) -> None:
+        """See Cipher."""
+        _check_clients(config, profile(config.protect.profile).max_clients)
+
+
+class Rlwe:
+    """One-time secrets: no key opens a single upload, and the clients' shares open only sums over a quorum."""
+
+    least_honest = rlwe.LEAST_HONEST
+
+    def encoding(self, config: Config, pool: SecretPool | None) -> encodings.Encoding:  # noqa: ARG002
+        """See Cipher."""
+        return encodings.Rlwe(rlwe.PROFILES[config.protect.profile], config.federation.quorum)
+
+    def sum(self, config: Config, length: int, pool: Pool | None) -> Sum:  # noqa: ARG002
+        """See Cipher."""
+        return RlweSum(rlwe.PROFILES[config.protect.profile], length)
+
+    def per_ciphertext(self, config: Config) -> int:
+        """See Cipher: one coefficient."""
+        return rlwe.PROFILES[config.protect.profile].lanes
+
+    def least_quorum(self, config: Config) -> int:
+        """See Cipher."""
+        return _least_quorum(config, self.least_honest)
+
+    def mask_bits(self, config: Config) -> int | None:
+        """See Cipher."""
+        return hardness(rlwe.SECURITY, config.federation.quorum - config.privacy.colluders)
+
+    def check(self, config: Config) -> None:
+        """See Cipher: too many clients, or too small a quorum."""
+        _check_clients(config, rlwe.PROFILES[config.protect.profile].max_clients)
+        _check_quorum(config, "protect.cipher = 'rlwe'", self.least_honest)
+
+
+CIPHERS: dict[str, Cipher] = {"ckks": Ckks(), "rlwe": Rlwe()}
+
+
+def _check_clients(config: Config, most: int) -> None:
+    if config.sampled > most:
+        raise ConfigError(
+            f"profile {config.protect.profile!r} sums at most {most} clients, got {config.sampled} per round; "
+            "lower federation.clients or federation.fraction, or choose a method that does not encrypt"
+        )
 
 
 @dataclass(frozen=True)
@@ -129,8 +239,12 @@ class Lwe(Part):
     """Values masked by learning with errors. The errors are the noise, and the security of the masks rests on it."""
 
     series: Series | None = constant
-    cipher: ClassVar[str] = "lwe"
+    hides: ClassVar[bool] = True
     divides: ClassVar[bool] = False
+
+    def kind(self, config: Config) -> str:  # noqa: ARG002
+        """See Part."""
+        return "lwe"
 
     def mechanism(self, config: Config, parts: int, pool: SecretPool | None) -> Mechanism:  # noqa: ARG002
         """See Part."""
@@ -143,7 +257,7 @@ class Lwe(Part):
 
     def least_quorum(self, config: Config) -> int:
         """See Part: enough honest clients in every sum, and no two groups that could open two different sums."""
-        return _least_quorum(config, lwe.FORMS[config.protect.lwe])
+        return _least_quorum(config, self.least_honest(config))
 
     def least_honest(self, config: Config) -> int:
         """See Part."""
@@ -151,7 +265,7 @@ class Lwe(Part):
 
     def mask_bits(self, config: Config) -> int | None:
         """See Part."""
-        return lwe.hardness(lwe.FORMS[config.protect.lwe], config.federation.quorum - config.privacy.colluders)
+        return hardness(lwe.FORMS[config.protect.lwe].bits, config.federation.quorum - config.privacy.colluders)
 
     def check(self, config: Config, parts: int, length: int | None) -> None:
         """See Part: refuse a run without noise, with too little noise to hide values, or with too small a quorum."""
@@ -160,8 +274,8 @@ class Lwe(Part):
                 f"the security of {config.protect.method} rests on noise, so privacy.epsilon must be finite, got inf"
             )
         quorum, colluders = config.federation.quorum, config.privacy.colluders
-        if quorum < (least := self.least_quorum(config)):
-            raise ConfigError(_too_few(config, least))
+        form = config.protect.lwe
+        _check_quorum(config, f"{config.protect.method} in {form} form", self.least_honest(config), *_slower(config))
         gaussian = noise(config, parts)
         for sigma in (min(gaussian.sigmas), max(gaussian.sigmas)):  # weights scale clip and σ alike
             lwe.lwe_parameters(gaussian.clip, sigma, length or 1, config.sampled, quorum, colluders)
@@ -172,23 +286,29 @@ def _carries(config: Config, gaussian: Gaussian | None) -> bool:
     return config.protect.carry and gaussian is not None
 
 
-def _least_quorum(config: Config, form: lwe.Form) -> int:
+def _least_quorum(config: Config, honest: int) -> int:
+    """The smallest quorum with so many honest clients, of which no two can open two different sums."""
     colluders = config.privacy.colluders
-    return max((config.sampled + colluders) // 2 + 1, colluders + form.least_honest)
+    return max((config.sampled + colluders) // 2 + 1, colluders + honest)
 
 
-def _too_few(config: Config, least: int) -> str:
-    """Why masks need a larger quorum or more clients, and what to do about it."""
-    form, colluders, sampled = lwe.FORMS[config.protect.lwe], config.privacy.colluders, config.sampled
-    fewer = _least_quorum(config, lwe.FORMS["matrix"])
-    remedies = [f"federation.quorum = {least}"] if least <= sampled else [f"federation.clients = {least} or more"]
-    if form.name == "ring" and fewer <= sampled:
-        remedies.append(f"protect.lwe = 'matrix' (slower) with federation.quorum = {fewer}")
-    if colluders > 1:
-        remedies.append("a lower privacy.colluders")
-    return (
-        f"{config.protect.method} in {form.name} form with {plural(sampled, 'client')} per round, {colluders} of "
-        f"whom may help the server, needs a quorum of {least} or more, got {config.federation.quorum}. Every sum needs "
-        f"{form.least_honest} honest clients, otherwise the sum of their secrets reveals too much about a single one, "
-        f"and two groups of clients must not be able to open two different sums. Set {', or '.join(remedies)}"
+def _slower(config: Config) -> list[str]:
+    """The remedy that is left to the ring form of lwe-secagg if its quorum is too small."""
+    fewer = _least_quorum(config, lwe.FORMS["matrix"].least_honest)
+    ring = config.protect.lwe == "ring" and fewer <= config.sampled
+    return [f"protect.lwe = 'matrix' (slower) with federation.quorum = {fewer}"] if ring else []
+
+
+def _check_quorum(config: Config, what: str, honest: int, *remedies: str) -> None:
+    """Refuse a quorum that is too small for masks opened by shares, and say what to do about it."""
+    sampled, colluders, least = config.sampled, config.privacy.colluders, _least_quorum(config, honest)
+    if config.federation.quorum >= least:
+        return
+    first = f"federation.quorum = {least}" if least <= sampled else f"federation.clients = {least} or more"
+    last = ["a lower privacy.colluders"] if colluders > 1 else []
+    raise ConfigError(
+        f"{what} with {plural(sampled, 'client')} per round, {colluders} of whom may help the server, needs a quorum "
+        f"of {least} or more, got {config.federation.quorum}. Every sum needs {honest} honest clients, otherwise the "
+        "sum of their secrets reveals too much about a single one, and two groups of clients must not be able to open "
+        f"two different sums. Set {', or '.join([first, *remedies, *last])}"
     )

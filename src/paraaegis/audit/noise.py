@@ -75,7 +75,7 @@ class Piece:
 
 def check_noise(config: Config, rounds: int) -> NoiseCheck:
     """Measure the noise of a configuration's method, with the audit's own budget."""
-    short = "lwe" in method_of(config).ciphers and config.protect.lwe == "matrix"
+    short = "lwe" in method_of(config).ciphers(config) and config.protect.lwe == "matrix"
     length = SHORT if short else LENGTH
     mechanism = Mechanism(audited(config, min(rounds, MOST_ROUNDS), MU, length), length)
     uploads = _uploads(mechanism)

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Meta
 
 from paraaegis.config.names import check_names, numbered
-from paraaegis.config.refusals import explain, naming
+from paraaegis.config.refusals import explain, meant, naming
 from paraaegis.errors import ConfigError
 from paraaegis.plural import plural
 from paraaegis.types import primed
@@ -24,6 +24,7 @@ Positive = Annotated[float, Meta(gt=0)]
 MOST = 1e30  # float32 soon overflows beyond it
 # Keys that change no result or may differ between silos.
 LOCAL_KEYS = ("engine.", "data.folder", "privacy.attempts", "learner")
+PROFILES = {"ckks": ("precise", "compact"), "rlwe": ("wide", "double")}  # by cipher, the default first
 PASSED = "passed to federate"  # the `learner` of a run whose learners are objects
 
 
@@ -115,9 +116,29 @@ class Protect(Section, frozen=True):
     ratio: Annotated[Share, "r₀, share of the values that is encrypted"] = 0.1
     decay: Annotated[float, Meta(gt=0, le=1), "λ, factor by which the ratio changes each round"] = 1.0
     strategy: Annotated[Literal["max", "min", "rand"], "which values a client votes for, by magnitude"] = "max"
-    profile: Annotated[str, "CKKS parameters: precise, or compact for models without BatchNorm"] = "precise"
+    cipher: Annotated[Literal["ckks", "rlwe"], "what encrypts: the paper's, or one-time masks, faster and smaller"] = (
+        "ckks"
+    )
+    profile: Annotated[
+        str,
+        "its parameters: precise (ckks) or wide (rlwe), the default; or, for models without BatchNorm, compact (ckks) "
+        "or double (rlwe)",
+    ] = ""
     carry: Annotated[bool, "noised methods: add what clipping cuts off to the next update"] = False
     lwe: Annotated[Literal["ring", "matrix"], "lwe-secagg: fast, or as published and slow"] = "ring"
+
+    def __post_init__(self) -> None:
+        """Also set the profile, and refuse one that the cipher does not have."""
+        super().__post_init__()
+        profiles = PROFILES[self.cipher]
+        if self.profile and self.profile not in profiles:
+            other = next((name for name, known in PROFILES.items() if self.profile in known), None)
+            raise ConfigError(
+                f"protect.profile must be one of {', '.join(profiles)} for protect.cipher = {self.cipher!r}, got "
+                f"{self.profile!r}{meant(self.profile, profiles)}"
+                + (f"; it belongs to cipher {other!r}; leave it out for {profiles[0]!r}" if other else "")
+            )
+        msgspec.structs.force_setattr(self, "profile", self.profile or profiles[0])
 
 
 class Privacy(Section, frozen=True):
@@ -217,6 +238,8 @@ class Config(Section, frozen=True):
         """A fingerprint of everything that changes a result, equal for all who take part."""
         relevant = msgspec.to_builtins(self)
         del relevant["engine"], relevant["data"]["folder"], relevant["privacy"]["attempts"], relevant["learner"]
+        if self.protect.cipher == Protect().cipher:
+            del relevant["protect"]["cipher"]  # a later key: older configurations keep their digests
         if self.learner:
             relevant["learner"] = "own"  # silos may name their code as they like
         if not self.federation.names:

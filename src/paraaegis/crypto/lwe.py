@@ -14,7 +14,7 @@ security that remains, by h.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from math import floor, isfinite, log2, sqrt
@@ -103,9 +103,9 @@ Form: TypeAlias = Ring | Matrix
 FORMS: dict[str, Form] = {"ring": Ring(), "matrix": Matrix()}
 
 
-def hardness(form: Form, honest: int) -> int:
-    """Bits of security that remain for each of `honest` clients once the sum of their secrets is known."""
-    return form.bits[max(h for h in form.bits if h <= honest)] if honest >= min(form.bits) else 0
+def hardness(bits: Mapping[int, int], honest: int) -> int:
+    """Bits of security that remain for each of `honest` clients once the sum of their secrets is known, by a table."""
+    return bits[max(h for h in bits if h <= honest)] if honest >= min(bits) else 0
 
 
 class LweMask:

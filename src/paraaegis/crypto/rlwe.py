@@ -16,6 +16,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from math import sqrt
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,23 @@ from paraaegis.parallel import parallel_map
 from paraaegis.plural import plural
 from paraaegis.types import Blob, FixedPoint
 
-__all__ = ["PROFILES", "SECRET", "Profile", "RlweSum", "check_reach", "decrypt", "encrypt", "new_secret", "rounded"]
+__all__ = [
+    "LEAST_HONEST",
+    "PROFILES",
+    "SECRET",
+    "SECURITY",
+    "Profile",
+    "RlweSum",
+    "check_reach",
+    "decrypt",
+    "encrypt",
+    "new_secret",
+    "rounded",
+]
 
 SECRET = DEGREE  # numbers in a secret
+SECURITY = MappingProxyType({2: 113, 3: 114, 4: 115, 8: 115, 20: 116})  # core-SVP bits, by honest clients in a sum
+LEAST_HONEST = 2
 _FAILURE = 50  # the sum of the right secrets is refused with a probability of e^-50
 
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from scipy.optimize import nnls
 
-from paraaegis.config import Config, make_config
+from paraaegis.config import PROFILES, Config, make_config
 from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.engines.local import LocalTransport
 from paraaegis.files import write_whole
@@ -140,7 +140,7 @@ def _measure(machine: Machine, name: str, pools: tuple[SecretPool, Pool]) -> Non
     if "shares" in kinds:
         cost.share = kinds["shares"] / CLIENTS**2
     if cost.per_ciphertext:
-        (kind,) = (part.kind for share, part in method.parts.items() if _SHARES[share] == cost.encrypted)
+        (kind,) = (part.kind(configs[-1]) for share, part in method.parts.items() if _SHARES[share] == cost.encrypted)
         cost.cipher_up = kinds[kind] / CLIENTS / ciphertexts[-1]
         cost.cipher_down = last.bytes_down[kind] / CLIENTS / ciphertexts[-1]
     if name == REFERENCE:
@@ -167,6 +167,7 @@ def _layout(method: Method, config: Config) -> MethodCost:
 def _config(profile_name: str, method: str, ratio: float) -> Config:
     settings = [
         f"protect.method={method}",
+        f"protect.cipher={next(cipher for cipher, names in PROFILES.items() if profile_name in names)}",
         f"protect.profile={profile_name}",
         f"protect.ratio={ratio}",
         f"federation.clients={CLIENTS}",

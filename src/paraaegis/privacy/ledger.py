@@ -22,7 +22,7 @@ from paraaegis.errors import PrivacyError, RunError
 from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon
 from paraaegis.privacy.gaussian import Gaussian
 
-Seen = Literal["nothing", "clear", "noised", "summed", "hidden"]
+Seen = Literal["nothing", "clear", "noised", "summed", "hidden", "masked"]
 REMARK = "the paper's Remark"
 _ROUNDING = 1 + 1e-9
 
@@ -46,8 +46,9 @@ class Exposure:
 class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that one client released in one round. `sigma` is the std of the noise on a value clipped to `clip`.
 
-    "hidden" means hidden by a key: values under CKKS, positions of votes under the secret order. "summed" means that
-    only a noised sum can be seen, if nobody cheats and learning with errors is hard.
+    "hidden" means hidden by a key: values under CKKS, positions of votes under the secret order. "masked" means that no
+    key opens it, only its sum with others: values under one-time secrets. "summed" means that only a noised sum can be
+    seen. Both rest on the hardness of learning with errors, and on a quorum that does not help an attacker.
     """
 
     round: int

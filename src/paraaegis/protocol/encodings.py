@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from paraaegis.crypto import rlwe
 from paraaegis.crypto.ckks import Profile, Secret, rounded, secret_key
 from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.pool import SecretPool
+from paraaegis.crypto.shamir import rebuild, share
+from paraaegis.crypto.streams import system
+from paraaegis.errors import CryptoError, ForgedError, ProtocolError
 from paraaegis.fixed_point import STEP, pack_fixed_point, unpack_fixed_point
 from paraaegis.privacy.ledger import Seen
 from paraaegis.protocol.contexts import Opener, Packed, RevealContext, UploadContext
+from paraaegis.protocol.rows import HOLDER_BYTES, Shares, open_row
 from paraaegis.protocol.single_flight import SingleFlight
-from paraaegis.protocol.sums import expect_kind
+from paraaegis.protocol.sums import ROWS, expect_kind, public_seed
 from paraaegis.types import FixedPoint, Payload
 
 
@@ -95,3 +101,48 @@ class Ckks:
             return Secret(self.profile, secret_key(self.profile, derive(key, "ckks")), self.pool)
 
         return self._secrets(key, made)
+
+
+@dataclass(frozen=True)
+class Rlwe:
+    """Steps under a one-time secret for each upload, which nobody stores: its shares open sums over a quorum alone."""
+
+    profile: rlwe.Profile
+    quorum: int
+    sight: Seen = "masked"
+    opener: Opener = "clients"
+
+    @property
+    def step(self) -> float:
+        """The profile's step."""
+        return self.profile.step
+
+    def rounded(self, steps: FixedPoint) -> FixedPoint:
+        """The steps rounded to the profile's grid."""
+        return rlwe.rounded(self.profile, steps)
+
+    def pack(self, steps: FixedPoint, context: UploadContext) -> Packed:
+        """Masked steps, and the shares of the mask's secret."""
+        if context.name not in context.members:
+            raise ProtocolError(f"{context.name} is not among the members {context.members} of the round")
+        secret = rlwe.new_secret()
+        chunks = rlwe.encrypt(self.profile, steps, context.clients, secret, public_seed(context.round_id))
+        rows = share(secret, len(context.members), self.quorum, system())
+        return Packed(Payload("rlwe", steps.size, chunks), dict(zip(context.members, rows, strict=True)))
+
+    def unpack(self, payload: Payload, context: RevealContext) -> FixedPoint:
+        """The sum, opened with the rows of a quorum. A wrong row ends the run, like any other forgery."""
+        expect_kind(payload, "rlwe", 1)
+        (rows,) = payload.parts
+        expect_kind(rows, ROWS)
+        try:
+            secret = rebuild(dict(self._opened(rows, context.step)), self.quorum)
+            seed = public_seed(context.round_id)
+            return rlwe.decrypt(self.profile, payload.chunks, payload.length, secret, seed, context.counted)
+        except CryptoError as error:
+            raise ForgedError from error
+
+    def _opened(self, rows: Payload, step: bytes) -> Iterator[tuple[int, Shares]]:
+        for blob in rows.chunks:
+            holder = int.from_bytes(blob.view[:HOLDER_BYTES], "little")
+            yield holder, open_row(bytes(blob.view[HOLDER_BYTES:]), step, holder, rlwe.SECRET)

@@ -15,6 +15,7 @@ from paraaegis.errors import CryptoError
 
 Shares: TypeAlias = NDArray[np.int64]
 SHARE_BYTES = 4
+HOLDER_BYTES = 2  # in front of a row that is passed on, for the number of its holder
 SEALED_MORE = OVERHEAD  # bytes that a sealed row is longer
 
 
@@ -40,9 +41,11 @@ def unpack_row(packed: bytes | memoryview, size: int) -> Shares:
 
 def seal_row(row: Shares, step: bytes, holder: int) -> bytes:
     """A holder's row, readable only by the clients, who have the key of its round and attempt."""
-    return seal_for_all(derive(step, "sums of shares"), pack_row(row), holder.to_bytes(2, "little"))
+    return seal_for_all(derive(step, "sums of shares"), pack_row(row), holder.to_bytes(HOLDER_BYTES, "little"))
 
 
 def open_row(sealed: bytes, step: bytes, holder: int, size: int) -> Shares:
     """What `seal_row` sealed."""
-    return unpack_row(open_for_all(derive(step, "sums of shares"), sealed, holder.to_bytes(2, "little")), size)
+    return unpack_row(
+        open_for_all(derive(step, "sums of shares"), sealed, holder.to_bytes(HOLDER_BYTES, "little")), size
+    )

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.crypto import lwe
+from paraaegis.crypto import lwe, rlwe
 from paraaegis.crypto.ckks import CipherSum, Profile
 from paraaegis.crypto.pool import Pool
 from paraaegis.crypto.shamir import rebuild
@@ -20,8 +20,10 @@ from paraaegis.errors import CryptoError, ProtocolError
 from paraaegis.fixed_point import LIMIT, LIMIT_STEPS, iterate_fixed_point, pack_fixed_point
 from paraaegis.parallel import parallel_map
 from paraaegis.protocol.messages import RoundId
-from paraaegis.protocol.rows import SHARE_BYTES, unpack_row
+from paraaegis.protocol.rows import HOLDER_BYTES, SEALED_MORE, SHARE_BYTES, unpack_row
 from paraaegis.types import Blob, Payload
+
+ROWS = "shares"  # the kind of payload with what opens a sum
 
 
 class Sum(Protocol):
@@ -129,6 +131,42 @@ class CkksSum(Sum):
     def close(self) -> Payload:
         """See Sum."""
         return Payload("ckks", self._sum.length, self._sum.close())
+
+
+class RlweSum(Sum):
+    """A sum of values under one-time secrets, passed on with what opens it: sums of shares, sealed for the clients."""
+
+    row_bytes = SHARE_BYTES * rlwe.SECRET + SEALED_MORE
+
+    def __init__(self, profile: rlwe.Profile, length: int) -> None:
+        self._sum, self._rows = rlwe.RlweSum(profile, length), tuple[Blob, ...]()
+
+    def add(self, upload: Payload) -> None:
+        """See Sum."""
+        self._check(upload)
+        self._sum.add(upload.chunks)
+
+    def remove(self, upload: Payload) -> None:
+        """See Sum."""
+        self._check(upload)
+        self._sum.subtract(upload.chunks)
+
+    def _check(self, upload: Payload) -> None:
+        expect_kind(upload, "rlwe")
+        expect_length(upload, self._sum.length)
+
+    def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:  # noqa: ARG002
+        """See Sum. The server cannot read rows, so it passes on as many as are needed."""
+        if len(rows) < quorum:
+            raise CryptoError(f"{quorum} sums of shares are needed to open the sum, got {len(rows)}")
+        self._rows = tuple(
+            Blob(holder.to_bytes(HOLDER_BYTES, "little") + bytes(rows[holder].view)) for holder in sorted(rows)[:quorum]
+        )
+
+    def close(self) -> Payload:
+        """See Sum."""
+        rows = Payload(ROWS, len(self._rows), self._rows)
+        return Payload("rlwe", self._sum.length, self._sum.close(), (rows,))
 
 
 class ParallelSum(Sum):

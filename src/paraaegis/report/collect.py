@@ -87,7 +87,7 @@ class Run:
             return round(record.elected / record.ratio)
         method = METHODS.get(self.result.method)
         parts = method.parts.values() if method else ()
-        kinds = {part.kind for part in parts if not part.per_ciphertext(self.config)}
+        kinds = {part.kind(self.config) for part in parts if not part.per_ciphertext(self.config)}
         return sum(record.bytes_up.get(kind, 0) for kind in kinds) // 4 // max(1, len(record.clients))
 
     def megabytes(self, direction: Literal["up", "down"]) -> float:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from paraaegis.config import PASSED, Config, check_names, meant
-from paraaegis.crypto.profiles import profile
+from paraaegis.config import PASSED, PROFILES, Config, check_names, meant
+from paraaegis.crypto import ckks, rlwe
 from paraaegis.errors import ConfigError
 from paraaegis.methods import method_of
 from paraaegis.plural import plural
@@ -57,13 +57,17 @@ def check_early(config: Config) -> None:
 
 
 def warn_of_range(config: Config, has_batch_norm: bool) -> None:
-    """Warn if the model's BatchNorm statistics may leave the range of the compact profile."""
-    ckks = profile(config.protect.profile)
-    if has_batch_norm and ckks.name == "compact" and "ckks" in method_of(config).ciphers:
+    """Warn if the model's BatchNorm statistics may leave the range of a profile for small values."""
+    cipher, name = config.protect.cipher, config.protect.profile
+    wide = PROFILES[cipher][0]
+    if has_batch_norm and name != wide and cipher in method_of(config).ciphers(config):
+        reach = ckks.PROFILES[name].reach if cipher == "ckks" else rlwe.PROFILES[name].reach
         _log.warning(
-            'protect.profile = "compact" supports sums within ±%.0f, but the BatchNorm statistics of this model may '
-            'exceed that, which would stop the run. Use protect.profile = "precise", or a model without BatchNorm',
-            ckks.reach,
+            'protect.profile = "%s" supports sums within ±%.0f, but the BatchNorm statistics of this model may '
+            'exceed that, which would stop the run. Use protect.profile = "%s", or a model without BatchNorm',
+            name,
+            reach,
+            wide,
         )
 
 

@@ -86,7 +86,7 @@ def at_a_time(config: Config) -> int:
     """
     method = method_of(config)
     clients = min(config.sampled, threads(config.engine.workers))  # the engine has no more threads
-    encrypts_at_once = "ckks" in method.ciphers and not method.votes
+    encrypts_at_once = "ckks" in method.ciphers(config) and not method.votes
     return -(-clients // 2) if encrypts_at_once else clients
 
 
