@@ -15,7 +15,7 @@ from paraaegis.config.schema import Engine
 from paraaegis.errors import ConfigError
 from paraaegis.launch import RUNNERS
 from paraaegis.methods import METHODS, find_method, method_of, parallel, whole
-from paraaegis.parts import Ckks, Lwe, Plain
+from paraaegis.parts import Encrypted, Lwe, Plain
 from paraaegis.planning.cost import priced_as
 from paraaegis.planning.measure import measure
 from paraaegis.planning.planner import Request, recommend
@@ -24,7 +24,7 @@ from paraaegis.report.collect import collect
 from paraaegis.report.explorer import explorer
 from paraaegis.report.page import write_page
 from paraaegis.runs.guarantees import run_guarantees
-from toy import compared, configure, play
+from toy import compared, play
 
 SOURCES = Path(paraaegis.__file__).parent
 NEW = "noised-feedback"  # elected values noised and encrypted, the rest withheld
@@ -34,7 +34,7 @@ UPDATES = np.random.default_rng(3).normal(0, 0.05, (3, 2, 400)).astype(np.float3
 
 @pytest.fixture
 def registered(monkeypatch):
-    monkeypatch.setitem(METHODS, NEW, parallel("a test's own", elected=Ckks(constant), rest=None))
+    monkeypatch.setitem(METHODS, NEW, parallel("a test's own", elected=Encrypted(constant), rest=None))
 
 
 def test_a_method_is_compared_with_by_name_nowhere_else():
@@ -120,21 +120,22 @@ def test_both_halves_of_every_method_agree():
 
 
 def test_what_a_method_is_follows_from_its_parts():
-    assert whole("", Plain()).ciphers == set()
+    assert whole("", Plain()).ciphers(Config()) == set()
+    assert whole("", Encrypted()).ciphers(Config(protect={"cipher": "rlwe"})) == {"rlwe"}
     assert not whole("", Plain()).noised
     assert whole("", Plain(geometric)).varies
     assert not whole("", Plain(constant)).varies
-    assert whole("", Ckks()).sums_clean_values
-    assert not whole("", Ckks(constant)).sums_clean_values
-    assert parallel("", Ckks(), None).withholds
-    assert not parallel("", Ckks(), Plain(constant)).withholds
+    assert whole("", Encrypted()).sums_clean_values
+    assert not whole("", Encrypted(constant)).sums_clean_values
+    assert parallel("", Encrypted(), None).withholds
+    assert not parallel("", Encrypted(), Plain(constant)).withholds
 
 
 def test_a_part_that_masks_whole_updates_is_refused_as_one_of_two():
     with pytest.raises(ValueError, match="Lwe protects whole updates only"):
         parallel("", elected=Lwe(), rest=Plain(constant))
     with pytest.raises(ValueError, match="Lwe protects whole updates only"):
-        parallel("", elected=Ckks(), rest=Lwe())
+        parallel("", elected=Encrypted(), rest=Lwe())
 
 
 def test_elected_values_in_clear_are_not_called_encrypted(monkeypatch):
@@ -189,14 +190,3 @@ def test_a_refusal_names_the_file_or_the_row_of_a_preset(tmp_path):
     done = CliRunner().invoke(app, ["compare", "--preset", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out")])
     assert str(done.exception).startswith("row 'b' in split 'iid': paraaegis-static has a constant ratio")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_contradiction_is_refused_before_any_work(method, tmp_path):
-    from paraaegis.runs.run import federate
-    from toy import learners_of
-
-    config = configure("federation.clients=3", f"protect.method={method}", "protect.profile=none")
-    with pytest.raises(ConfigError, match="profile"):
-        federate(config, learners_of(UPDATES), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

@@ -130,7 +130,7 @@ def test_a_part_that_is_run_later_keeps_the_rows_of_the_same_configuration_only(
         compare("small", changed, tmp_path / "out", False, silent, wanted=changed[:1])
 
 
-@pytest.mark.parametrize("setting", ["privacy.epsilon=inf", "federation.clients=130", "protect.profile=none"])
+@pytest.mark.parametrize("setting", ["privacy.epsilon=inf", "federation.clients=130"])
 def test_a_cell_that_cannot_run_is_found_before_the_first_runs(setting, tmp_path):
     started = []
 

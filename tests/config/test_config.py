@@ -1,6 +1,7 @@
 """A configuration is checked whole before any work, and says what is wrong with it."""
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 import tomli_w
 
 from paraaegis.comparisons.preset import cells_of, read_preset
-from paraaegis.config import Config, load_config, make_config
+from paraaegis.config import PROFILES, Config, Protect, load_config, make_config
+from paraaegis.crypto import ckks, rlwe
 from paraaegis.errors import ConfigError
 from refusals import refusal
 
@@ -243,3 +245,24 @@ threads = [threading.Thread(target=read) for _ in range(16)]
 def test_threads_may_read_their_first_configuration_at_once():
     """Without care one such process in eight ends by a segmentation fault."""
     assert [subprocess.run([sys.executable, "-c", RACE], check=False).returncode for _ in range(6)] == [0] * 6
+
+
+@pytest.mark.parametrize(("cipher", "profile", "filled"), [
+    ("ckks", "", "precise"), ("ckks", "compact", "compact"), ("rlwe", "", "wide"), ("rlwe", "double", "double"),
+])  # fmt: skip
+def test_a_profile_is_one_of_its_ciphers_the_first_by_default(cipher, profile, filled):
+    assert Protect(cipher=cipher, profile=profile).profile == filled
+
+
+def test_the_profiles_of_the_configuration_are_those_that_there_are():
+    assert {"ckks": tuple(ckks.PROFILES), "rlwe": tuple(rlwe.PROFILES)} == PROFILES
+
+
+@pytest.mark.parametrize(("settings", "said"), [
+    (["protect.profile=compat"], "must be one of precise, compact for protect.cipher = 'ckks', got 'compat' (did you mean"),
+    (["protect.cipher=rlwe", "protect.profile=precise"], "it belongs to cipher 'ckks'; leave it out for 'wide'"),
+    (["protect.profile=wide"], "it belongs to cipher 'rlwe'; leave it out for 'precise'"),
+])  # fmt: skip
+def test_a_profile_of_another_cipher_is_refused(settings, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        make_config({}, settings)

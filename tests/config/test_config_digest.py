@@ -24,7 +24,7 @@ def leaves(table, key=""):
 
 TEN = [f"hospital-{letter}" for letter in "abcdefghij"]
 OTHER = {"federation.names": TEN, "data.folder": "elsewhere", "data.name": "cifar10", "model.name": "mlp",
-         "protect.profile": "other", "protect.method": "fedavg", "protect.ratio": 0.2,
+         "protect.profile": "compact", "protect.method": "fedavg", "protect.ratio": 0.2,
          "federation.quorum": 3}  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def another(path, value):
         return value + 1
     if isinstance(value, float):
         return value / 2
-    for word in ("uniform", "dirichlet", "adam", "min", "tight", "secret", "cpu", "matrix", "variance", "up"):
+    for word in ("uniform", "dirichlet", "rlwe", "adam", "min", "tight", "secret", "cpu", "matrix", "variance", "up"):
         try:
             make_config({}, [f"{path}={word}"])
         except ConfigError:

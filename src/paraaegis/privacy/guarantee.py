@@ -121,16 +121,24 @@ def _against_server(seen: set[Seen], votes: bool, seeded: bool, reported: str, d
         return dp(f"dp{values_only}", why + also)
     ballots = "; the joint pattern of the clients' votes shows how much they agree" if votes else ""
     kind = "simulated computational" if seeded else "computational"
-    return Guarantee(SERVER, kind, f"it sees only ciphertexts under a key that it does not have{ballots}{also}")
+    sees = "only ciphertexts under a key that it does not have"
+    if "masked" in seen:
+        sees = (
+            "only masked values, which it cannot open; with the help of up to privacy.colluders clients it can open a "
+            "sum, but no single upload"
+        )
+    return Guarantee(SERVER, kind, f"it sees {sees}{ballots}{also}")
 
 
 def _against_readers(adversary: str, values: Sequence[Release], votes: bool, counted: bool, dp: Dp) -> Guarantee:
     seen, also = _seen(values, adversary), "; they also learn its number of samples" if counted else ""
+    if adversary == CLIENTS and any(value.server == "hidden" for value in values):
+        also += "; they all have the round's key, so they can open any upload that they obtain"
     if not seen:
         return Guarantee(adversary, "nothing sent", "they saw no values")
     if "clear" in seen:
         whose = "they read it" if adversary == CLIENTS else "it is in the model"
-        encrypted = votes and any(value.server == "hidden" for value in values)
+        encrypted = votes and any(value.server in ("hidden", "masked") for value in values)
         part = "the sum of the encrypted part" if encrypted else "the sum"
         return Guarantee(adversary, "none", f"{part} carries no noise, and {whose}{also}")
     shared = next((release for release in values if release.quorum), None)

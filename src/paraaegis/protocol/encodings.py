@@ -27,7 +27,7 @@ class Encoding(Protocol):
 
     @property
     def sight(self) -> Seen:
-        """What the server can see of them: each client's ("clear"), their sum ("summed") or nothing ("hidden")."""
+        """What the server can see of one client's: everything, or what a key or a mask hides; see privacy/ledger.py."""
 
     @property
     def opener(self) -> Opener:
