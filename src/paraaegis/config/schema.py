@@ -24,6 +24,9 @@ Positive = Annotated[float, Meta(gt=0)]
 MOST = 1e30  # float32 soon overflows beyond it
 # Keys that change no result or may differ between silos.
 HERE = ("engine.", "data.folder", "privacy.attempts", "learner")
+# Keys of `train` that earlier versions did not have. While they are at their defaults, they are left out of digests and
+# files, so that runs of those versions are still found.
+NEWER = ("schedule", "last_lr")
 PASSED = "passed to federate"  # the `learner` of a run whose learners are objects
 
 
@@ -100,7 +103,9 @@ class Train(Section, frozen=True):
     epochs: Annotated[Count, "K, passes over a client's data per round"] = 3
     batch: Annotated[Count, "samples per step"] = 32
     optimizer: Annotated[Literal["sgd", "adam"], "each client's optimizer; its state is kept between rounds"] = "sgd"
-    lr: Annotated[Positive, "learning rate"] = 0.05
+    lr: Annotated[Positive, "learning rate of the first round"] = 0.05
+    schedule: Annotated[Literal["constant", "linear", "cosine"], "how the rate gets from lr to last_lr"] = "constant"
+    last_lr: Annotated[float, Meta(ge=0), "learning rate of the last round; 0: a hundredth of lr"] = 0.0
     momentum: Annotated[float, Meta(ge=0, lt=1), "momentum of SGD, or β₁ of Adam"] = 0.9
     server_lr: Annotated[Positive, "factor for the mean update, except for BatchNorm's statistics"] = 1.0
 
@@ -192,7 +197,7 @@ class Config(Section, frozen=True):
 
     def tables(self) -> dict[str, Any]:
         """Its tables as they are written to a file; with your own learner, without those that it does not use."""
-        tables: dict[str, Any] = msgspec.to_builtins(self)
+        tables = self._as_before()
         if not self.learner:
             del tables["learner"]
             return tables
@@ -200,6 +205,15 @@ class Config(Section, frozen=True):
         tables["data"] = {key: value for key, value in tables["data"].items() if key == "folder" and value}
         unused = [name for name, default in (("train", Train()), ("data", Data())) if getattr(self, name) == default]
         return {name: table for name, table in tables.items() if name not in unused}
+
+    def _as_before(self) -> dict[str, Any]:
+        """Its tables without newer keys that are at their defaults."""
+        tables: dict[str, Any] = msgspec.to_builtins(self)
+        default = msgspec.to_builtins(Train())
+        for key in NEWER:
+            if tables["train"][key] == default[key]:
+                del tables["train"][key]
+        return tables
 
     def filled(self, other: Config) -> Config:
         """The same configuration; values that it leaves for a run to fill in are taken from `other`."""
@@ -211,7 +225,7 @@ class Config(Section, frozen=True):
 
     def digest(self) -> str:
         """A fingerprint of everything that changes a result, equal for all who take part."""
-        relevant = msgspec.to_builtins(self)
+        relevant = self._as_before()
         del relevant["engine"], relevant["data"]["folder"], relevant["privacy"]["attempts"], relevant["learner"]
         if self.learner:
             relevant["learner"] = "own"  # silos may name their code as they like
@@ -230,6 +244,7 @@ def _refuse_contradictions(config: Config) -> None:
         )
     numbers = {
         "train.lr": config.train.lr,
+        "train.last_lr": config.train.last_lr,
         "train.server_lr": config.train.server_lr,
         "data.alpha": config.data.alpha,
         "privacy.clip": 0.0 if math.isinf(config.privacy.clip) else config.privacy.clip,

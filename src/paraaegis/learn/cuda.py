@@ -75,7 +75,7 @@ class CudaLearner(TorchLearner):
         sizes = [len(part) for part, _ in drawn]
         with self.turns, self._own_stream():
             self._write(weights)
-            self._model.train()
+            self._begin(number)
             self._loss.zero_()
             for batch in zip(*(torch.split(self._send(part), sizes) for part in (rows, crops)), strict=True):
                 self._replay(*batch)

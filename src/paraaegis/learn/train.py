@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from paraaegis.errors import ConfigError, DataError
 from paraaegis.learn.augment import draw_crops, resample
-from paraaegis.learn.optimizer import make_optimizer, remember, restore
+from paraaegis.learn.optimizer import make_optimizer, remember, restore, set_rate
 from paraaegis.learn.vector import check_length, from_vector, save_state, spans_of, to_vector
 from paraaegis.types import Arrays, Metrics, Vector
 
@@ -39,7 +39,8 @@ class TorchLearner:
 
     Images are uint8 (n, height, width, channels) and are normalised on use by each channel's `mean` and `std`
     (pixels in 0..1). `momentum` is SGD's, or Adam's β1. `batches(number)` returns the generator of round
-    `number`, the only source of randomness. `test` is the set that `evaluate` uses, if any.
+    `number`, the only source of randomness. `test` is the set that `evaluate` uses, if any. `rate(number)` is the
+    learning rate of round `number`; without it, every round has `lr`.
 
     A last batch of a single sample is left out of an epoch: BatchNorm needs more than one value for a variance.
     """
@@ -62,6 +63,7 @@ class TorchLearner:
         batches: Callable[[int], np.random.Generator],
         device: str,
         server_lr: float = 1.0,
+        rate: Callable[[int], float] | None = None,
     ) -> None:
         if not len(images) or len(images) != len(labels):
             raise DataError(f"a client needs samples and a label for each, got {len(images)} and {len(labels)}")
@@ -71,7 +73,8 @@ class TorchLearner:
         self._model = model.to(self._device)
         # The images already have this layout; on a CPU it makes convolutions a third faster.
         self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._optimizer = make_optimizer(optimizer, self._model, lr, momentum)
+        self._optimizer = make_optimizer(optimizer, self._model, lr, momentum, scheduled=rate is not None)
+        self._rate = rate
         self._optimizer_name = optimizer
         self._initial = to_vector(self._model)
         self._server_lr = server_lr
@@ -92,7 +95,7 @@ class TorchLearner:
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
         """Run all epochs of round `number` from `weights`; return the new model and the mean `loss`."""
         self._write(weights)
-        self._model.train()
+        self._begin(number)
         total, seen = self._zero(), 0
         for rows, crops in self._draw(number):
             total += self._step(self._put(rows), self._put(crops)) * len(rows)
@@ -150,6 +153,12 @@ class TorchLearner:
 
     def _prepare(self) -> None:
         """Hook for subclasses, called at the end of construction."""
+
+    def _begin(self, number: int) -> None:
+        """Prepare the model and the optimiser for the steps of round `number`."""
+        self._model.train()
+        if self._rate is not None:
+            set_rate(self._optimizer, self._rate(number))
 
     def _draw(self, number: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Draw the sample indices of each batch of round `number`, and how each sample is cropped."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from paraaegis.config import Config
 from paraaegis.crypto.profiles import profile
 from paraaegis.errors import ConfigError, DataError
 from paraaegis.learn import cuda, data, models, train
+from paraaegis.learn.rate import rate
 from paraaegis.learn.split import split
 from paraaegis.learn.threads import use_one_thread
 from paraaegis.learn.vector import to_vector
@@ -54,6 +56,8 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
     use_one_thread()
     device = train.default_device() if config.engine.device == "auto" else config.engine.device
     kind = cuda.CudaLearner if device.startswith("cuda") else train.TorchLearner
+    changes = config.train.schedule != "constant"
+    scheduled = partial(rate, config.train, config.federation.rounds) if changes else None
     learners: dict[str, Learner] = {}
     for index, (name, rows) in enumerate(zip(config.names, shares, strict=True)):
         if only not in (None, name):
@@ -72,6 +76,7 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
             lr=config.train.lr,
             momentum=config.train.momentum,
             server_lr=config.train.server_lr,
+            rate=scheduled,
             augment=dataset.augment,
             mean=dataset.mean,
             std=dataset.std,
