@@ -16,7 +16,7 @@ from paraaegis.config import make_config
 from paraaegis.deploy.local_federation import prepare
 from paraaegis.errors import ConfigError, LearnerError, ParaAegisError, RunError
 from paraaegis.launch import run
-from paraaegis.learn import train
+from paraaegis.learn import devices
 from paraaegis.learn.data import load
 from paraaegis.learn.models import build
 from paraaegis.privacy.ledger import read_ledger
@@ -85,7 +85,7 @@ def test_a_run_leaves_its_configuration_lines_model_and_result(finished):
 
 @pytest.mark.parametrize(("gpu", "told"), [("Some GPU", {"gpu": "Some GPU"}), ("", {})])
 def test_a_result_names_the_gpu_that_it_was_made_on(gpu, told, monkeypatch, tmp_path):
-    monkeypatch.setattr(train, "gpu_name", lambda _: gpu)
+    monkeypatch.setattr(devices, "gpu_name", lambda _: gpu)
     config = make_config({}, [*QUICK, "federation.rounds=1"])
     machine = run(config, tmp_path / "run").machine
     assert {key: machine[key] for key in machine.keys() & {"gpu"}} == told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -12,7 +13,7 @@ import numpy as np
 from msgspec import Meta
 
 from paraaegis.config.names import check_names, numbered
-from paraaegis.config.refusals import explain, naming
+from paraaegis.config.refusals import explain, meant, naming
 from paraaegis.errors import ConfigError
 from paraaegis.plural import plural
 from paraaegis.types import primed
@@ -143,16 +144,25 @@ class Privacy(Section, frozen=True):
 
 
 class Engine(Section, frozen=True):
-    """How it runs here. Nothing in this table changes a result, except CUDA (in bfloat16) and late clients."""
+    """How it runs here. Nothing in this table changes a result, except the device and late clients."""
 
     name: Annotated[Literal["local", "flower"], "clients as threads here, or as nodes of a Flower federation"] = "local"
     workers: Annotated[Natural, "threads for clients; 0: one per core"] = 0
     processes: Annotated[Natural, "processes to encrypt long vectors; 0: one per core"] = 0
     checkpoint: Annotated[Count, "rounds between checkpoints"] = 1
-    device: Annotated[Literal["auto", "cpu", "cuda"], "where training runs; auto: on CUDA if available"] = "auto"
+    device: Annotated[str, "where training runs: cpu, cuda, cuda:N, mps, or auto: on CUDA if available"] = "auto"
     deadline: Annotated[Positive, "seconds within which clients on a network must answer"] = 3600.0
     share_metrics: Annotated[bool, "send the server the model's metrics on this silo's own hold-out data"] = False
     share_seconds: Annotated[bool, "send the server the seconds that this silo spends training and protecting"] = False
+
+    def __post_init__(self) -> None:
+        """Also check the form of the device; whether this machine has it shows when a run starts."""
+        super().__post_init__()
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]*))?", self.device, re.ASCII):
+            raise ConfigError(
+                "engine.device must be auto, cpu, cuda, cuda:N for GPU number N (from 0), or mps, got "
+                f"{self.device!r}{meant(self.device, ('auto', 'cpu', 'cuda', 'mps'))}"
+            )
 
 
 class Config(Section, frozen=True):

@@ -61,7 +61,9 @@ def _keys(name: str, momentum: float) -> tuple[str, ...]:
 
 def _zeros(parameter: Tensor, key: str) -> Tensor:
     like = parameter.detach()
-    return like.new_zeros(()) if key == "step" else torch.zeros_like(like)
+    if key == "step":  # only a fused kernel reads it on its own device
+        return torch.zeros((), device=like.device if like.is_cuda else "cpu")
+    return torch.zeros_like(like)
 
 
 def remember(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:

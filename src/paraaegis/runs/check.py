@@ -34,6 +34,10 @@ def check_early(config: Config) -> None:
     from paraaegis.learn.names import DATASET_NAMES, MODEL_NAMES
 
     check_method(config)
+    if config.engine.device not in ("auto", "cpu"):
+        from paraaegis.learn.devices import find_device
+
+        find_device(config.engine.device)
     if config.learner == PASSED:
         raise ConfigError(
             "this is the configuration of a run whose learners were passed to paraaegis.federate; run it again from "

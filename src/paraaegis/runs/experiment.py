@@ -15,7 +15,7 @@ import numpy as np
 from paraaegis.config import Config
 from paraaegis.crypto.profiles import profile
 from paraaegis.errors import ConfigError, DataError
-from paraaegis.learn import cuda, data, models, train
+from paraaegis.learn import cuda, data, devices, models, train
 from paraaegis.learn.rate import rate
 from paraaegis.learn.split import split
 from paraaegis.learn.threads import use_one_thread
@@ -54,8 +54,8 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
         stream(config.seed, Purpose.SPLIT),
     )
     use_one_thread()
-    device = train.default_device() if config.engine.device == "auto" else config.engine.device
-    kind = cuda.CudaLearner if device.startswith("cuda") else train.TorchLearner
+    device = devices.find_device(config.engine.device)
+    kind = cuda.CudaLearner if device.type == "cuda" else train.TorchLearner
     changes = config.train.schedule != "constant"
     scheduled = partial(rate, config.train, config.federation.rounds) if changes else None
     learners: dict[str, Learner] = {}
@@ -81,10 +81,10 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
             mean=dataset.mean,
             std=dataset.std,
             batches=_batches(config.seed, index),
-            device=device,
+            device=str(device),
         )
     cuda.take_turns((one for one in learners.values() if isinstance(one, cuda.CudaLearner)), at_a_time(config))
-    return TorchExperiment(resolve(config, [len(rows) for rows in shares]), learners, train.gpu_name(device))
+    return TorchExperiment(resolve(config, [len(rows) for rows in shares]), learners, devices.gpu_name(device))
 
 
 def warn_of_range(config: Config) -> None:
