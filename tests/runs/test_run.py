@@ -75,6 +75,7 @@ def test_a_run_leaves_its_configuration_lines_model_and_result(finished):
     _, folder = finished
     assert sorted(contents(folder)) == [
         ".lock",
+        "best.pt",
         "config.toml",
         "ledger.jsonl",
         "model.pt",

@@ -27,7 +27,7 @@ MOST = 1e30  # float32 soon overflows beyond it
 HERE = ("engine.", "data.folder", "privacy.attempts", "learner")
 # Keys of `train` that earlier versions did not have. While they are at their defaults, they are left out of digests and
 # files, so that runs of those versions are still found.
-NEWER = ("schedule", "last_lr")
+NEWER = ("schedule", "last_lr", "stop_after", "stop_metric")
 PASSED = "passed to federate"  # the `learner` of a run whose learners are objects
 
 
@@ -109,6 +109,8 @@ class Train(Section, frozen=True):
     last_lr: Annotated[float, Meta(ge=0), "learning rate of the last round; 0: a hundredth of lr"] = 0.0
     momentum: Annotated[float, Meta(ge=0, lt=1), "momentum of SGD, or β₁ of Adam"] = 0.9
     server_lr: Annotated[Positive, "factor for the mean update, except for BatchNorm's statistics"] = 1.0
+    stop_after: Annotated[Natural, "end the run after this many rounds without improvement; 0: never"] = 0
+    stop_metric: Annotated[str, "the metric that decides which round is best; empty: the one shown"] = ""
 
 
 class Protect(Section, frozen=True):

@@ -10,6 +10,7 @@ import msgspec
 from paraaegis.config import PASSED, Config, check_names, meant
 from paraaegis.errors import ConfigError
 from paraaegis.methods import method_of
+from paraaegis.metrics import ACCURACY, LOSS
 from paraaegis.plural import plural
 from paraaegis.protocol.learner import CheckedLearner
 
@@ -54,6 +55,10 @@ def check_early(config: Config) -> None:
                 f"{key} must be one of {', '.join(names)}, got {name!r}{meant(name, names)}; to bring a model and data "
                 'of your own, set learner = "module:function" (docs/own-model.md)'
             )
+    if (metric := config.train.stop_metric) not in ("", ACCURACY, LOSS):
+        raise ConfigError(
+            f"train.stop_metric must be {ACCURACY} or {LOSS}, which the built-in models report, got {metric!r}"
+        )
 
 
 def check_samples(config: Config, learners: Mapping[str, CheckedLearner]) -> None:

@@ -7,6 +7,7 @@
     history/          aggregates that a client may still need
     keys              the clients' secrets during the run, readable only by its owner
     model.pt          the final model, for plain torch; model.npy if the learner has no format of its own
+    best.pt           the model of the best round, likewise
     learners.json     with your own learners: where the model came from (origin.py)
     metrics.jsonl     what each client measured in each round
     result.json       the summary; if it exists, the run is complete
@@ -19,7 +20,6 @@ moved into place, so that a kill at any time leaves it intact.
 from __future__ import annotations
 
 import fcntl
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
@@ -40,9 +40,10 @@ from paraaegis.privacy.ledger import Release, read_ledger
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.state import ClientState, ServerState, decode_state, encode_state
 from paraaegis.runs.history import History
+from paraaegis.runs.lines import line_of, with_nan
 from paraaegis.runs.metrics_log import MetricsLog
 from paraaegis.runs.origin import Origin, reconcile
-from paraaegis.types import Arrays
+from paraaegis.types import Arrays, Vector
 
 
 class RunFolder:
@@ -58,6 +59,7 @@ class RunFolder:
         self.history = History(path / "history")
         self.keys = path / "keys"
         self.model = path / "model.pt"
+        self.best = path / "best.pt"
         self.origin = path / "learners.json"
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self.result = path / "result.json"
@@ -105,7 +107,7 @@ class RunFolder:
             return None
 
     def _check(self, config: Config, fresh: bool) -> None:
-        models = self.model, self.model.with_suffix(".npy")
+        models = *_forms(self.model), *_forms(self.best)
         traces = (
             self.records,
             self.checkpoint,
@@ -143,7 +145,12 @@ class RunFolder:
     @property
     def saved_model(self) -> Path | None:
         """The file of the final model, if it was saved."""
-        return next((path for path in (self.model, self.model.with_suffix(".npy")) if path.exists()), None)
+        return next((path for path in _forms(self.model) if path.exists()), None)
+
+    @property
+    def saved_best(self) -> Path | None:
+        """The file of the best round's model, if it was saved."""
+        return next((path for path in _forms(self.best) if path.exists()), None)
 
     def _refuse_nameless(self) -> None:
         """Refuse traces of a run without its configuration: they must not be mistaken for another run's."""
@@ -225,7 +232,7 @@ class RunFolder:
     def append(self, record: RoundRecord) -> None:
         """Append the record of a round."""
         with self.records.open("ab") as file:
-            file.write(_line(record))
+            file.write(line_of(record))
 
     def read_records(self) -> list[RoundRecord]:
         """The records so far; a last line cut off by a kill is skipped."""
@@ -233,7 +240,7 @@ class RunFolder:
             return []
         whole = self.records.read_bytes().split(b"\n")[:-1]
         try:
-            return [msgspec.convert(_with_nan(msgspec.json.decode(record)), RoundRecord) for record in whole]
+            return [msgspec.convert(with_nan(msgspec.json.decode(record)), RoundRecord) for record in whole]
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise RunError(f"{self.records} is damaged: {error}; {self.remedy}") from error
 
@@ -255,8 +262,10 @@ class RunFolder:
                         "restore the file"
                     )
 
-    def save(self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]]) -> None:
-        """Write a checkpoint of the server, and of each client with its learner's state."""
+    def save(
+        self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]], best: Vector | None = None
+    ) -> None:
+        """Write a checkpoint of the server, and of each client with its learner's state; `best`: the best model."""
         arrays: Arrays = {"server": np.frombuffer(encode_state(server), dtype=np.uint8)}
         kept = self.history.save(server.history)
         arrays["history"] = np.frombuffer(msgspec.json.encode(kept), dtype=np.uint8)
@@ -264,6 +273,8 @@ class RunFolder:
         arrays["ledger"] = np.frombuffer(len(written).to_bytes(8, "little") + sha256(written).digest(), dtype=np.uint8)
         # Stored once for all clients with the same model. A federation's server has none.
         arrays["weights"] = next((state.weights for state, _ in clients.values()), np.empty(0, np.float32))
+        if best is not None:
+            arrays["best"] = np.empty(0, np.float32) if np.array_equal(best, arrays["weights"]) else best
         for name, (state, learner) in clients.items():
             own = state.to_arrays()
             if np.array_equal(own["weights"], arrays["weights"]):
@@ -303,8 +314,16 @@ class RunFolder:
         self.history.prune(names)  # the rounds after the checkpoint are repeated, with other encryptions
         self._check_ledger(int.from_bytes(spent[:8], "little"), spent[8:])
         self._truncate_records(server.lines)
-        self.metrics.truncate(train=server.number, evaluate=server.lines)
+        self.metrics.truncate(train=server.number, evaluate=server.number - 1)  # the model is measured again
         return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in clients.items()}
+
+    def best_weights(self) -> Vector | None:
+        """The best model in the checkpoint, if it has one."""
+        with self.checkpoint.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            if "best" not in stored.files:
+                return None
+            best: Vector = stored["best"]
+            return best if best.size else stored["weights"]
 
     def _check_ledger(self, length: int, digest: bytes) -> None:
         """Refuse a ledger that lacks what it contained when the checkpoint was written."""
@@ -323,7 +342,7 @@ class RunFolder:
             )
         write_whole(
             self.records,
-            lambda file: file.writelines(map(_line, records[:count])),
+            lambda file: file.writelines(map(line_of, records[:count])),
         )
 
     def complete(self, result: Mapping[str, Any], keep: bool = False) -> None:
@@ -344,41 +363,21 @@ class RunFolder:
         if not self.result.exists():
             return None
         try:
-            result: dict[str, Any] = _with_nan(msgspec.json.decode(self.result.read_bytes()))
+            result: dict[str, Any] = with_nan(msgspec.json.decode(self.result.read_bytes()))
         except msgspec.DecodeError as error:
             raise RunError(f"{self.result} is damaged: {error}; {self.remedy}") from error
         return result
+
+
+def _forms(model: Path) -> tuple[Path, Path]:
+    """The files in which a model may be saved."""
+    return model, model.with_suffix(".npy")
 
 
 def write_config(path: Path, config: Config) -> None:
     """Write a configuration as a file that `load_config` can read."""
     content = tomli_w.dumps(config.tables()).encode()
     write_whole(path, lambda file: file.write(content))
-
-
-def _line(record: RoundRecord) -> bytes:
-    """A record as a line of rounds.jsonl; without `sites` if there are none, as in the lines of earlier versions."""
-    content = msgspec.to_builtins(record)
-    if not record.sites:
-        del content["sites"]
-    return msgspec.json.encode(content) + b"\n"
-
-
-def _with_nan(content: Any) -> Any:
-    """JSON has no NaN or infinity: such a metric is written as null, and read back as NaN."""
-    if not isinstance(content, dict):
-        return content
-    sites = content.get("sites")
-    found = {"metrics": _numbers(content.get("metrics"))} if "metrics" in content else {}
-    if isinstance(sites, dict):
-        found["sites"] = {site: _numbers(metrics) for site, metrics in sites.items()}
-    return {**content, **found}
-
-
-def _numbers(metrics: Any) -> Any:
-    if not isinstance(metrics, dict):
-        return metrics  # refused by its type
-    return {name: math.nan if value is None else value for name, value in metrics.items()}
 
 
 def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:

@@ -31,6 +31,7 @@ from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import evaluators_of, make_clients, make_keys, make_parameters, short_name
 from paraaegis.runs.check import check_early, check_samples, checked_length, resolve
 from paraaegis.runs.folder import RunFolder
+from paraaegis.runs.improvement import Improvement
 from paraaegis.runs.learners import digest_of_file, make_learners, save_model
 from paraaegis.runs.origin import Origin, origin_of
 from paraaegis.runs.result import Result, complete, read_whole
@@ -104,7 +105,7 @@ def _run(
 ) -> Result:
     """Run these learners in this process. Built-in ones have public test data, which the first one evaluates."""
     check_samples(config, learners)
-    length, folder = checked_length(config, learners), RunFolder(out)
+    length, folder, improvement = checked_length(config, learners), RunFolder(out), Improvement(config)
     evaluators, holdout = evaluators_of(config, tuple(learners)), bool(config.learner)
 
     @contextmanager
@@ -132,8 +133,10 @@ def _run(
             states = {name: state for name, (state, _) in stored.items()}
             with LocalTransport(clients, states, config.engine.workers) as transport:
                 yield parameters, transport
-        first = next(iter(learners))
-        save_model(learners[first].made, folder.model, transport.states[first].weights)
+        first = next(iter(learners.values())).made
+        save_model(first, folder.model, transport.weights)
+        if improvement.weights is not None:
+            save_model(first, folder.best, improvement.weights)
 
     with folder.claimed(config, fresh, origin):
         if (done := read_whole(folder)) is not None:
@@ -141,28 +144,40 @@ def _run(
                 _log.warning("%s is gone; %s", folder.model, folder.remedy)
             folder.tidy()
             return done
-        return carry_out(config, folder, connect, on_record, gpu)
+        return carry_out(config, folder, connect, on_record, gpu, improvement)
 
 
 def carry_out(
-    config: Config, folder: RunFolder, connect: Connect, on_record: OnRecord = lambda _: None, gpu: str = ""
+    config: Config,
+    folder: RunFolder,
+    connect: Connect,
+    on_record: OnRecord = lambda _: None,
+    gpu: str = "",
+    improvement: Improvement | None = None,
 ) -> Result:
     """Carry out a run, or what is left of it, over the transport that `connect` opens.
 
-    A run that is over is served again if a client was absent at its end and lacks the last model.
+    A run that is over is served again if a client was absent at its end and lacks the last model. `improvement` is new,
+    and knows the best round in the end.
     """
+    improvement = improvement or Improvement(config)
     stored, over = folder.restore(), folder.result.exists()
     state, clients = stored or (ServerState(run=_run_name(config)), None)
     if stored and config.privacy.noise == "secret":
         state.attempt += 1  # the interrupted round may have been sent in part, so its secret order must not be reused
-    _replay(folder, on_record)
+    _replay(folder, on_record, improvement)
+    if stored:
+        improvement.weights = folder.best_weights()
+    if not over:
+        state.stopped = improvement.stopped
     if not over or state.late:
         with connect(state, clients, over) as (parameters, transport):
-            _serve(config, folder, parameters, transport, state, on_record, over)
+            _serve(config, folder, parameters, transport, state, on_record, over, improvement)
     if state.late:
         text = "the last model did not reach %s; to deliver it, start the run again when every node is connected"
         _log.warning(text, ", ".join(state.late))
-    return complete(config, folder, state.stopped, keep=bool(state.late), gpu=gpu, weights=state.weights)
+    best = improvement.best_round
+    return complete(config, folder, state.stopped, best, keep=bool(state.late), gpu=gpu, weights=state.weights)
 
 
 def _serve(
@@ -173,18 +188,21 @@ def _serve(
     state: ServerState,
     on_record: OnRecord,
     over: bool,
+    improvement: Improvement,
 ) -> None:
     def keep_record(record: RoundRecord) -> None:
         folder.append(record)
+        improvement.take(record, transport.weights)
+        state.stopped = state.stopped or improvement.stopped
         on_record(record)
 
     def keep_state(state: ServerState) -> None:
-        due = state.number % config.engine.checkpoint == 0 or state.number == config.federation.rounds
+        due = state.number % config.engine.checkpoint == 0 or state.pending is None  # None: at the end
         if due or transport.remote:  # after a restart, what remote clients were told must still be known
-            folder.save(state, transport.checkpoint())
+            folder.save(state, transport.checkpoint(), improvement.weights)
 
     if transport.remote or folder.checkpoint.exists():  # the attempt must not be used again
-        folder.save(state, transport.checkpoint())
+        folder.save(state, transport.checkpoint(), improvement.weights)
     with Pool(config.engine.processes) as pool:
         half = method_of(config).server(config, pool)
         keep = folder.history.keep if transport.remote else lambda aggregate: aggregate
@@ -198,10 +216,11 @@ def _run_name(config: Config) -> str:
     return name if config.privacy.noise == "seeded" else f"{name}-{secrets.token_hex(8)}"
 
 
-def _replay(folder: RunFolder, on_record: OnRecord) -> None:
+def _replay(folder: RunFolder, on_record: OnRecord, improvement: Improvement) -> None:
     """Pass on the records of rounds that an earlier start completed."""
     records = folder.read_records()
     if records:
         _log.info("continuing after round %d", records[-1].round)
     for record in records:
+        improvement.take(record)
         on_record(record)
