@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -9,16 +10,19 @@ from typer.testing import CliRunner
 
 from paraaegis.cli.app import app
 from paraaegis.config import make_config
+from paraaegis.engines.local import LocalTransport
 from paraaegis.errors import ConfigError, RunError
 from paraaegis.launch import run
 from paraaegis.privacy.ledger import read_ledger
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.report.collect import collect
 from paraaegis.report.findings import results
+from paraaegis.runs.assemble import make_parameters
+from paraaegis.runs.check import resolve
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.improvement import Improvement
-from paraaegis.runs.run import federate
-from toy import ToyLearner, configure
+from paraaegis.runs.run import carry_out, federate
+from toy import ToyLearner, configure, wired_of
 
 PEAK = [0.25, 0.5, 0.75, 0.5, 0.5, 0.75, 0.5, 0.5, 0.5, 0.5]  # accuracy after each round: best after the third
 
@@ -195,6 +199,35 @@ def test_noise_that_was_planned_for_all_rounds_stays_unspent(tmp_path):
     assert sorted({one.round for one in releases}) == [1, 2, 3, 4]
     shown = CliRunner().invoke(app, ["privacy", str(tmp_path)]).stdout
     assert "40.0% of the budget" in shown
+
+
+class Remote(LocalTransport):
+    """As if the clients were at nodes: they keep their own states, and the server has no model."""
+
+    remote, weights = True, None
+
+    def checkpoint(self):
+        return {}
+
+
+def test_a_server_without_a_model_stops_on_the_metrics_that_clients_report(tmp_path):
+    planned, folder, transports = resolve(config("train.stop_after=2"), [10]), RunFolder(tmp_path), []
+
+    @contextmanager
+    def connect(state, stored, over):
+        with Remote(wired_of(planned, learners()).clients) as transport:
+            transports.append(transport)
+            yield make_parameters(planned, planned.names, 4, planned.names[:1], state.run), transport
+
+    with folder.claimed(planned, fresh=False):
+        folder.ledger.touch()
+        result = carry_out(planned, folder, connect)
+    assert (result.rounds, result.best_round) == (6, 3)
+    assert "2 rounds without improvement" in result.stopped
+    assert {state.applied for state in transports[0].states.values()} == {6}  # all were told the last aggregate
+    assert not list(tmp_path.glob("*.npz"))
+    with pytest.raises(RunError, match="holds no best model"):
+        result.best_model.exists()
 
 
 def test_reports_show_how_many_of_the_planned_rounds_were_done(tmp_path):

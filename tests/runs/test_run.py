@@ -77,6 +77,7 @@ def test_a_run_leaves_its_configuration_lines_model_and_result(finished):
         ".lock",
         "best.pt",
         "config.toml",
+        "last.npz",
         "ledger.jsonl",
         "model.pt",
         "result.json",

@@ -8,6 +8,7 @@
     keys              the clients' secrets during the run, readable only by its owner
     model.pt          the final model, for plain torch; model.npy if the learner has no format of its own
     best.pt           the model of the best round, likewise
+    last.npz          the last checkpoint of a finished run to which rounds can be added; may be removed
     learners.json     with your own learners: where the model came from (origin.py)
     metrics.jsonl     what each client measured in each round
     result.json       the summary; if it exists, the run is complete
@@ -31,7 +32,7 @@ import msgspec
 import numpy as np
 import tomli_w
 
-from paraaegis.config import HERE, Config, load_config
+from paraaegis.config import Config, load_config
 from paraaegis.errors import BusyError, ParaAegisError, RunError
 from paraaegis.files import write_whole
 from paraaegis.plural import plural
@@ -39,6 +40,7 @@ from paraaegis.privacy.guarantee import VALUES
 from paraaegis.privacy.ledger import Release, read_ledger
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.state import ClientState, ServerState, decode_state, encode_state
+from paraaegis.runs.differences import EXTENSION, differences
 from paraaegis.runs.history import History
 from paraaegis.runs.lines import line_of, with_nan
 from paraaegis.runs.metrics_log import MetricsLog
@@ -56,6 +58,7 @@ class RunFolder:
         self.records = path / "rounds.jsonl"
         self.ledger = path / "ledger.jsonl"
         self.checkpoint = path / "checkpoint.npz"
+        self.last = path / "last.npz"
         self.history = History(path / "history")
         self.keys = path / "keys"
         self.model = path / "model.pt"
@@ -66,10 +69,13 @@ class RunFolder:
         self.error = path / "error.txt"
 
     @contextmanager
-    def claimed(self, config: Config, fresh: bool, origin: Origin | None = None) -> Iterator[None]:
+    def claimed(
+        self, config: Config, fresh: bool, origin: Origin | None = None, extend: bool = False
+    ) -> Iterator[None]:
         """Lock the folder for a run of this configuration; refuses the folder of another run or process.
 
-        `origin` is where the model comes from, if the configuration does not say.
+        `origin` is where the model comes from, if the configuration does not say. With `extend` the number of rounds
+        may differ from that of the run in the folder, and so may train.stop_after.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -90,7 +96,9 @@ class RunFolder:
                 raise BusyError(
                     f"another process is running in {self.path}; wait for it or choose another --out"
                 ) from error
-            self._check(config, fresh)
+            if extend and not self.config.exists():
+                raise RunError(f"{self.path} holds no run to extend; leave --extend out to start one")
+            self._check(config, fresh, extend)
             if origin is not None:
                 self._check_origin(origin)
             yield
@@ -106,11 +114,12 @@ class RunFolder:
         except ParaAegisError:
             return None
 
-    def _check(self, config: Config, fresh: bool) -> None:
+    def _check(self, config: Config, fresh: bool, extend: bool) -> None:
         models = *_forms(self.model), *_forms(self.best)
         traces = (
             self.records,
             self.checkpoint,
+            self.last,
             self.keys,
             *models,
             self.result,
@@ -124,7 +133,7 @@ class RunFolder:
                 path.unlink(missing_ok=True)
             self.history.prune()
         elif self.config.exists():
-            self._same(config)
+            self._same(config, extend)
             return
         else:
             self._refuse_nameless()
@@ -216,17 +225,21 @@ class RunFolder:
     def _really_spent(self) -> bool:
         return self.ledger.exists() and not all(release.simulated for release in read_ledger(self.ledger))
 
-    def _same(self, config: Config) -> None:
+    def stored(self, config: Config) -> Config:
+        """The configuration in this folder; values that the run filled in are taken from `config` if it lacks them."""
         try:
-            earlier = load_config(self.config).filled(config)
+            return load_config(self.config).filled(config)
         except ParaAegisError as error:
             raise RunError(f"{error}; {self.remedy}") from error  # the error names the file
-        differing = list(_differences(msgspec.to_builtins(earlier), msgspec.to_builtins(config)))
-        differing = [text for text in differing if not text.startswith(HERE)]
-        if differing:
+
+    def _same(self, config: Config, extend: bool) -> None:
+        differing = differences(self.stored(config), config)
+        others = [text for text in differing if not text.startswith(EXTENSION)]
+        if others or (differing and not extend):
+            more = ", --extend to add rounds to this run" if self.last.exists() and not others else ""
             raise RunError(
-                f"{self.path} holds a run of another configuration: {'; '.join(differing)}; choose another "
-                f"--out{self._or_start_over}"
+                f"{self.path} holds a run of another configuration: {'; '.join(others if extend else differing)}; "
+                f"choose another --out{more}{self._or_start_over}"
             )
 
     def append(self, record: RoundRecord) -> None:
@@ -345,15 +358,20 @@ class RunFolder:
             lambda file: file.writelines(map(line_of, records[:count])),
         )
 
-    def complete(self, result: Mapping[str, Any], keep: bool = False) -> None:
+    def complete(self, result: Mapping[str, Any], keep: bool = False, extendable: bool = False) -> None:
         """Write the result, then remove what only an unfinished run needs, unless `keep` is set."""
         content = msgspec.json.format(msgspec.json.encode(result), indent=2)
         write_whole(self.result, lambda file: file.write(content + b"\n"))
         if not keep:
-            self.tidy()
+            self.tidy(extendable)
 
-    def tidy(self) -> None:
-        """Remove what a complete run no longer needs, and files that a kill left half-written."""
+    def tidy(self, extendable: bool = False) -> None:
+        """Remove what a complete run no longer needs, and files that a kill left half-written.
+
+        The checkpoint of an `extendable` one is set aside.
+        """
+        if extendable and self.checkpoint.exists():
+            self.checkpoint.replace(self.last)
         for path in (self.checkpoint, self.keys, *self.path.glob("*.partial"), *self.path.glob("*.tmp")):
             path.unlink(missing_ok=True)
         self.history.prune()
@@ -378,11 +396,3 @@ def write_config(path: Path, config: Config) -> None:
     """Write a configuration as a file that `load_config` can read."""
     content = tomli_w.dumps(config.tables()).encode()
     write_whole(path, lambda file: file.write(content))
-
-
-def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in sorted(old.keys() | new.keys()):
-            yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
-    elif old != new:
-        yield f"{key} was {old!r}, now {new!r}"

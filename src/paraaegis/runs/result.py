@@ -65,6 +65,7 @@ def complete(
     stopped: str,
     best_round: int = 0,
     keep: bool = False,
+    extendable: bool = False,
     gpu: str = "",
     weights: Mapping[str, int] | None = None,
 ) -> Result:
@@ -76,7 +77,7 @@ def complete(
     if weights and config.federation.weights == "samples":
         samples = {site: weights[site] for site in result.sites}
         result = msgspec.structs.replace(result, samples=samples)
-    folder.complete(msgspec.to_builtins(result), keep)
+    folder.complete(msgspec.to_builtins(result), keep, extendable)
     return result
 
 

@@ -30,6 +30,7 @@ from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import evaluators_of, make_clients, make_keys, make_parameters, short_name
 from paraaegis.runs.check import check_early, check_samples, checked_length, resolve
+from paraaegis.runs.extend import extend, extendable
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.improvement import Improvement
 from paraaegis.runs.learners import digest_of_file, make_learners, save_model
@@ -45,16 +46,16 @@ Connect: TypeAlias = Callable[
 _log = logging.getLogger(__name__)
 
 
-def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord) -> Result:
+def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord, extend: bool = False) -> Result:
     """Run a configuration in the folder `out`, or continue it, with all clients in this process."""
     check_early(config)
     if config.learner:
-        return _run_own(config, make_learners(config), out, fresh, on_record)
+        return _run_own(config, make_learners(config), out, fresh, on_record, extend)
     from paraaegis.runs.experiment import torch_experiment, warn_of_range
 
     warn_of_range(config)
     experiment = torch_experiment(config)
-    return _run(experiment.config, check_learners(experiment.learners), out, fresh, on_record, experiment.gpu)
+    return _run(experiment.config, check_learners(experiment.learners), out, fresh, on_record, extend, experiment.gpu)
 
 
 def federate(
@@ -63,11 +64,13 @@ def federate(
     out: Path | str,
     fresh: bool = False,
     on_record: OnRecord = lambda _: None,
+    extend: bool = False,
 ) -> Result:
     """Run a configuration in this process with your own learners, one per client, and save the model.
 
     `learners`: by client; each comes from `torch_learner`, or is any object with a `Learner`'s methods. `out` is the
     run's folder; called again with the same one, an interrupted run continues, and a finished one returns its result.
+    With `extend`, a finished run continues up to a larger `federation.rounds`.
     """
     if config.engine.name != "local":
         raise ConfigError(
@@ -83,15 +86,17 @@ def federate(
         if set(learners) != set(names):
             raise ConfigError(f"federation.names lists {', '.join(names)}, got learners of {', '.join(learners)}")
         learners = {name: learners[name] for name in names}
-    return _run_own(msgspec.structs.replace(config, learner=PASSED), learners, Path(out), fresh, on_record)
+    return _run_own(msgspec.structs.replace(config, learner=PASSED), learners, Path(out), fresh, on_record, extend)
 
 
-def _run_own(config: Config, learners: Mapping[str, Learner], out: Path, fresh: bool, on_record: OnRecord) -> Result:
+def _run_own(
+    config: Config, learners: Mapping[str, Learner], out: Path, fresh: bool, on_record: OnRecord, more: bool
+) -> Result:
     """Run the user's own learners. Each evaluates the model on its own hold-out data."""
     checked = check_learners(learners)
     resolved = resolve(config, [learner.samples for learner in checked.values()])
     origin = origin_of(config.learner, digest_of_file(config), checked)
-    return _run(resolved, checked, out, fresh, on_record, origin=origin)
+    return _run(resolved, checked, out, fresh, on_record, more, origin=origin)
 
 
 def _run(
@@ -100,25 +105,25 @@ def _run(
     out: Path,
     fresh: bool,
     on_record: OnRecord,
+    more: bool,
     gpu: str = "",
     origin: Origin | None = None,
 ) -> Result:
-    """Run these learners in this process. Built-in ones have public test data, which the first one evaluates."""
+    """Run these learners in this process. Built-in ones have public test data, which the first one evaluates.
+
+    `more`: add rounds to a finished run.
+    """
+    if fresh and more:
+        raise ConfigError("--fresh starts over and --extend adds rounds to what there is; choose one of them")
     check_samples(config, learners)
     length, folder, improvement = checked_length(config, learners), RunFolder(out), Improvement(config)
     evaluators, holdout = evaluators_of(config, tuple(learners)), bool(config.learner)
 
     @contextmanager
     def connect(state: ServerState, stored: States | None, _over: bool) -> Iterator[tuple[RunParameters, Transport]]:
-        if stored is None:
+        _check_clients(config, folder, stored, learners)
+        if stored is None or not folder.keys.exists():
             save_keys(folder.keys, make_keys(config))
-        elif not stored:
-            raise RunError(
-                f"{folder.path} holds a run across a network, whose clients keep their own states; continue it with "
-                f"engine.name = 'flower', or choose another --out"
-            )
-        elif set(stored) != set(learners):
-            raise RunError(f"the checkpoint holds {sorted(stored)}, got learners {sorted(learners)}; pass the same")
         stored = stored or {}
         for name, (_, arrays) in stored.items():
             learners[name].load(arrays)
@@ -138,13 +143,32 @@ def _run(
         if improvement.weights is not None:
             save_model(first, folder.best, improvement.weights)
 
-    with folder.claimed(config, fresh, origin):
+    with folder.claimed(config, fresh, origin, more):
+        if more:
+            extend(folder, config)
         if (done := read_whole(folder)) is not None:
             if folder.saved_model is None:
                 _log.warning("%s is gone; %s", folder.model, folder.remedy)
-            folder.tidy()
+            folder.tidy(extendable(config, done.rounds))
             return done
         return carry_out(config, folder, connect, on_record, gpu, improvement)
+
+
+def _check_clients(
+    config: Config, folder: RunFolder, stored: States | None, learners: Mapping[str, CheckedLearner]
+) -> None:
+    """Refuse a checkpoint that these learners cannot continue."""
+    if stored is None:
+        return
+    if not stored:
+        raise RunError(
+            f"{folder.path} holds a run across a network, whose clients keep their own states; continue it with "
+            f"engine.name = 'flower', or choose another --out"
+        )
+    if set(stored) != set(learners):
+        raise RunError(f"the checkpoint holds {sorted(stored)}, got learners {sorted(learners)}; pass the same")
+    if config.privacy.noise == "secret":
+        load_keys(folder.keys)  # lost keys cannot be made again, those of a simulation can
 
 
 def carry_out(
@@ -170,14 +194,24 @@ def carry_out(
         improvement.weights = folder.best_weights()
     if not over:
         state.stopped = improvement.stopped
+    local = False
     if not over or state.late:
         with connect(state, clients, over) as (parameters, transport):
             _serve(config, folder, parameters, transport, state, on_record, over, improvement)
+            local = not transport.remote
     if state.late:
         text = "the last model did not reach %s; to deliver it, start the run again when every node is connected"
         _log.warning(text, ", ".join(state.late))
-    best = improvement.best_round
-    return complete(config, folder, state.stopped, best, keep=bool(state.late), gpu=gpu, weights=state.weights)
+    return complete(
+        config,
+        folder,
+        state.stopped,
+        best_round=improvement.best_round,
+        keep=bool(state.late),
+        extendable=local and extendable(config, state.number),
+        gpu=gpu,
+        weights=state.weights,
+    )
 
 
 def _serve(
@@ -197,7 +231,10 @@ def _serve(
         on_record(record)
 
     def keep_state(state: ServerState) -> None:
-        due = state.number % config.engine.checkpoint == 0 or state.pending is None  # None: at the end
+        ended = state.pending is None
+        if ended and not transport.remote:  # all clients have applied all sums
+            state = msgspec.structs.replace(state, history=[])
+        due = ended or state.number % config.engine.checkpoint == 0
         if due or transport.remote:  # after a restart, what remote clients were told must still be known
             folder.save(state, transport.checkpoint(), improvement.weights)
 
