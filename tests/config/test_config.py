@@ -259,7 +259,7 @@ def test_the_profiles_of_the_configuration_are_those_that_there_are():
 
 
 @pytest.mark.parametrize(("settings", "said"), [
-    (["protect.profile=compat"], "must be one of precise, compact for protect.cipher = 'ckks', got 'compat' (did you mean"),
+    (["protect.profile=compat"], "must be one of precise, compact for protect.cipher = 'ckks', got 'compat' (did you"),
     (["protect.cipher=rlwe", "protect.profile=precise"], "it belongs to cipher 'ckks'; leave it out for 'wide'"),
     (["protect.profile=wide"], "it belongs to cipher 'rlwe'; leave it out for 'precise'"),
 ])  # fmt: skip

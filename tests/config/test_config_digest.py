@@ -16,6 +16,15 @@ def test_the_digest_without_names_is_what_it_was_before_clients_had_names():
     assert three.digest() == "40a2b188e72f3b104603f4f8b65bee6a7d50e509b94d9b90dd23ba6fabc01bc3"
 
 
+def test_files_and_digests_contain_a_newer_key_only_where_it_was_changed():
+    plain, scheduled = Config(), make_config({}, ["train.schedule=cosine"])
+    assert list(plain.tables()["train"]) == ["epochs", "batch", "optimizer", "lr", "momentum", "server_lr"]
+    assert scheduled.tables()["train"] == {**plain.tables()["train"], "schedule": "cosine"}
+    assert make_config(scheduled.tables()) == scheduled
+    assert scheduled.digest() != plain.digest()
+    assert "cipher" not in plain.tables()["protect"]
+
+
 def leaves(table, key=""):
     for name, value in table.items():
         path = f"{key}.{name}" if key else name
@@ -32,7 +41,7 @@ def another(path, value):
     """A legal value of this key that is not `value`."""
     if path in OTHER:
         return OTHER[path]
-    if path in ("privacy.sigma", "privacy.inside_clip"):
+    if path in ("privacy.sigma", "privacy.inside_clip", "train.last_lr"):
         return 0.5
     if isinstance(value, bool):
         return str(not value).lower()
@@ -40,7 +49,20 @@ def another(path, value):
         return value + 1
     if isinstance(value, float):
         return value / 2
-    for word in ("uniform", "dirichlet", "rlwe", "adam", "min", "tight", "secret", "cpu", "matrix", "variance", "up"):
+    for word in (
+        "uniform",
+        "dirichlet",
+        "rlwe",
+        "adam",
+        "min",
+        "tight",
+        "secret",
+        "cpu",
+        "cosine",
+        "matrix",
+        "variance",
+        "up",
+    ):
         try:
             make_config({}, [f"{path}={word}"])
         except ConfigError:

@@ -12,7 +12,7 @@ from paraaegis.config import make_config
 from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
 from paraaegis.learn.augment import draw_crops, resample
 from paraaegis.learn.models import build
-from paraaegis.learn.train import TorchLearner, default_device, to_vector
+from paraaegis.learn.train import TorchLearner, to_vector
 from paraaegis.runs.experiment import torch_experiment
 from paraaegis.seeds import Purpose, stream
 from paraaegis.types import Learner
@@ -316,13 +316,6 @@ def test_pixels_are_normalised_by_channel():
 def test_a_learner_that_cannot_train_is_refused(wrong, error, words):
     with pytest.raises(error, match=words):
         learner(**wrong)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_without_cuda_the_cpu_is_the_default_and_cuda_is_refused():
-    assert default_device() == "cpu"
-    with pytest.raises(ConfigError, match="'cuda' was requested"):
-        learner(device="cuda")
 
 
 # augmentation

@@ -61,7 +61,9 @@ def test_killed_at_any_write_a_run_goes_on_to_the_same_lines(killed, method):
 @pytest.mark.parametrize("method", METHODS)
 def test_killed_at_any_write_a_run_leaves_no_secret_and_no_scraps_in_the_end(killed, method):
     found = killed[method]
-    expected = ["config.toml", "learners.json", "ledger.jsonl", "metrics.jsonl", "model.npy", "result.json"]
+    last = ["last.npz"] if method == "feedback" else []
+    logs = ["learners.json", "ledger.jsonl", "metrics.jsonl", "model.npy", "result.json"]
+    expected = ["best.npy", "config.toml", *last, *logs]
     assert found["whole"]["files"] == [".lock", *expected, "rounds.jsonl"]
     left = {i: outcome["files"] for i, outcome in enumerate(found["killed"], 1)}
     assert {i: files for i, files in left.items() if files != found["whole"]["files"]} == {}

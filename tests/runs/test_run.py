@@ -13,7 +13,7 @@ from paraaegis.config import make_config
 from paraaegis.deploy.local_federation import prepare
 from paraaegis.errors import RunError
 from paraaegis.launch import run
-from paraaegis.learn import train
+from paraaegis.learn import devices
 from paraaegis.learn.data import load
 from paraaegis.learn.models import build
 from paraaegis.runs.guarantees import spending
@@ -47,7 +47,9 @@ def test_a_run_leaves_its_configuration_lines_model_and_result(finished):
     _, folder = finished
     assert sorted(contents(folder)) == [
         ".lock",
+        "best.pt",
         "config.toml",
+        "last.npz",
         "ledger.jsonl",
         "model.pt",
         "result.json",
@@ -57,7 +59,7 @@ def test_a_run_leaves_its_configuration_lines_model_and_result(finished):
 
 @pytest.mark.parametrize(("gpu", "told"), [("Some GPU", {"gpu": "Some GPU"}), ("", {})])
 def test_a_result_names_the_gpu_that_it_was_made_on(gpu, told, monkeypatch, tmp_path):
-    monkeypatch.setattr(train, "gpu_name", lambda _: gpu)
+    monkeypatch.setattr(devices, "gpu_name", lambda _: gpu)
     config = make_config({}, [*QUICK, "federation.rounds=1"])
     machine = run(config, tmp_path / "run").machine
     assert {key: machine[key] for key in machine.keys() & {"gpu"}} == told

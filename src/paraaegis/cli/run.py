@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from paraaegis.cli.options import Json, Metric, Settings, checked_config, print_json
+from paraaegis.errors import ConfigError
 
 
 def run(
@@ -15,10 +16,13 @@ def run(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/METHOD-DIGEST.")] = None,
     fresh: Annotated[bool, typer.Option(help="Start over instead of continuing.")] = False,
+    extend: Annotated[bool, typer.Option(help="Add rounds to a finished run, up to federation.rounds.")] = False,
     metric: Metric = None,
     as_json: Json = False,
 ) -> None:
     """Run one configuration, or continue a run that was interrupted."""
+    if extend and out is None:
+        raise ConfigError("--extend needs --out, the folder of the run that gets more rounds")
     run_config = checked_config(config, settings)
     folder = out or Path("runs") / f"{run_config.protect.method}-{run_config.digest()[:8]}"
 
@@ -28,7 +32,7 @@ def run(
     from paraaegis.metrics import choose
 
     with shown_rounds(run_config.federation.rounds, run_config.protect.method, metric, quiet=as_json) as show:
-        result = launch.run(run_config, folder, fresh, show)
+        result = launch.run(run_config, folder, fresh, show, extend)
     shown = choose(metric, result.metrics)
     if as_json:
         print_json(result)

@@ -45,6 +45,7 @@ def summary(result: Result, metric: str = metrics.ACCURACY) -> None:
         "result": metrics_text(result.metrics, metric),
         "time": f"{result.seconds:.1f} s for {plural(result.rounds, 'round')}",
         "bytes": f"{size(up)} up and {size(down)} down per round, all clients together",
+        "best": f"after round {result.best_round}" if 0 < result.best_round < result.rounds else "",
         "stopped": result.stopped,
         "folder": result.folder,
     }

@@ -59,6 +59,7 @@ def compare(
                 continue  # without needing its data or its machine again; a learner's code may have changed
             with shown(name, cell.config.federation.rounds) as show:
                 run(cell.config, out / cell.folder, fresh, show)
+            RunFolder(out / cell.folder).last.unlink(missing_ok=True)  # those of a whole grid would fill a disk
         except UpdateError as error:  # divergence is a result too: continue with the others
             diverged[cell.folder] = str(error)
         except RunError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -24,6 +25,9 @@ Positive = Annotated[float, Meta(gt=0)]
 MOST = 1e30  # float32 soon overflows beyond it
 # Keys that change no result or may differ between silos.
 LOCAL_KEYS = ("engine.", "data.folder", "privacy.attempts", "learner")
+# Keys that earlier versions did not have. While they are at their defaults, they are left out of digests and files, so
+# that runs of those versions are still found.
+NEWER = {"train": ("schedule", "last_lr", "stop_after", "stop_metric"), "protect": ("cipher",)}
 PROFILES = {"ckks": ("precise", "compact"), "rlwe": ("wide", "double")}  # by cipher, the default first
 PASSED = "passed to federate"  # the `learner` of a run whose learners are objects
 
@@ -104,9 +108,13 @@ class Train(Section, frozen=True):
     epochs: Annotated[Count, "K, passes over a client's data per round"] = 3
     batch: Annotated[Count, "samples per step"] = 32
     optimizer: Annotated[Literal["sgd", "adam"], "each client's optimizer; its state is kept between rounds"] = "sgd"
-    lr: Annotated[Positive, "learning rate"] = 0.05
+    lr: Annotated[Positive, "learning rate of the first round"] = 0.05
+    schedule: Annotated[Literal["constant", "linear", "cosine"], "how the rate gets from lr to last_lr"] = "constant"
+    last_lr: Annotated[float, Meta(ge=0), "learning rate of the last round; 0: a hundredth of lr"] = 0.0
     momentum: Annotated[float, Meta(ge=0, lt=1), "momentum of SGD, or β₁ of Adam"] = 0.9
     server_lr: Annotated[Positive, "factor for the mean update, except for BatchNorm's statistics"] = 1.0
+    stop_after: Annotated[Natural, "end the run after this many rounds without improvement; 0: never"] = 0
+    stop_metric: Annotated[str, "the metric that decides which round is best; empty: the one shown"] = ""
 
 
 class Protect(Section, frozen=True):
@@ -163,16 +171,25 @@ class Privacy(Section, frozen=True):
 
 
 class Engine(Section, frozen=True):
-    """How it runs here. Nothing in this table changes a result, except CUDA (in bfloat16) and late clients."""
+    """How it runs here. Nothing in this table changes a result, except the device and late clients."""
 
     name: Annotated[Literal["local", "flower"], "clients as threads here, or as nodes of a Flower federation"] = "local"
     workers: Annotated[Natural, "threads for clients; 0: one per core"] = 0
     processes: Annotated[Natural, "processes to encrypt long vectors; 0: one per core"] = 0
     checkpoint: Annotated[Count, "rounds between checkpoints"] = 1
-    device: Annotated[Literal["auto", "cpu", "cuda"], "where training runs; auto: on CUDA if available"] = "auto"
+    device: Annotated[str, "where training runs: cpu, cuda, cuda:N, mps, or auto: on CUDA if available"] = "auto"
     deadline: Annotated[Positive, "seconds within which clients on a network must answer"] = 3600.0
     share_metrics: Annotated[bool, "send the server the model's metrics on this silo's own hold-out data"] = False
     share_seconds: Annotated[bool, "send the server the seconds that this silo spends training and protecting"] = False
+
+    def __post_init__(self) -> None:
+        """Also check the form of the device; whether this machine has it shows when a run starts."""
+        super().__post_init__()
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]*))?", self.device, re.ASCII):
+            raise ConfigError(
+                "engine.device must be auto, cpu, cuda, cuda:N for GPU number N (from 0), or mps, got "
+                f"{self.device!r}{meant(self.device, ('auto', 'cpu', 'cuda', 'mps'))}"
+            )
 
 
 class Config(Section, frozen=True):
@@ -217,7 +234,7 @@ class Config(Section, frozen=True):
 
     def tables(self) -> dict[str, Any]:
         """Its tables as they are written to a file; with your own learner, without those that it does not use."""
-        tables: dict[str, Any] = msgspec.to_builtins(self)
+        tables = self._as_before()
         if not self.learner:
             del tables["learner"]
             return tables
@@ -225,6 +242,16 @@ class Config(Section, frozen=True):
         tables["data"] = {key: value for key, value in tables["data"].items() if key == "folder" and value}
         unused = [name for name, default in (("train", Train()), ("data", Data())) if getattr(self, name) == default]
         return {name: table for name, table in tables.items() if name not in unused}
+
+    def _as_before(self) -> dict[str, Any]:
+        """Its tables without newer keys that are at their defaults."""
+        tables: dict[str, Any] = msgspec.to_builtins(self)
+        defaults: dict[str, Any] = msgspec.to_builtins({"train": Train(), "protect": Protect()})
+        for table, keys in NEWER.items():
+            for key in keys:
+                if tables[table][key] == defaults[table][key]:
+                    del tables[table][key]
+        return tables
 
     def filled(self, other: Config) -> Config:
         """The same configuration; values that it leaves for a run to fill in are taken from `other`."""
@@ -236,10 +263,8 @@ class Config(Section, frozen=True):
 
     def digest(self) -> str:
         """A fingerprint of everything that changes a result, equal for all who take part."""
-        relevant = msgspec.to_builtins(self)
+        relevant = self._as_before()
         del relevant["engine"], relevant["data"]["folder"], relevant["privacy"]["attempts"], relevant["learner"]
-        if self.protect.cipher == Protect().cipher:
-            del relevant["protect"]["cipher"]  # a later key: older configurations keep their digests
         if self.learner:
             relevant["learner"] = "own"  # silos may name their code as they like
         if not self.federation.names:
@@ -257,6 +282,7 @@ def _refuse_contradictions(config: Config) -> None:
         )
     numbers = {
         "train.lr": config.train.lr,
+        "train.last_lr": config.train.last_lr,
         "train.server_lr": config.train.server_lr,
         "data.alpha": config.data.alpha,
         "privacy.clip": 0.0 if math.isinf(config.privacy.clip) else config.privacy.clip,

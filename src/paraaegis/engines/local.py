@@ -17,6 +17,7 @@ from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import Exchange, Reply, RoundServer
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ClientState, ServerState
+from paraaegis.types import Vector
 
 
 class LocalTransport:
@@ -50,6 +51,11 @@ class LocalTransport:
     def checkpoint(self) -> States:
         """See Transport."""
         return {name: (self.states[name], client.learner.state()) for name, client in self.clients.items()}
+
+    @property
+    def weights(self) -> Vector:
+        """See Transport."""
+        return self.states[next(iter(self.clients))].weights
 
     def carry(self, exchange: Exchange) -> Iterator[Reply]:
         """See Transport. Yield replies as they become ready. A client's error fails the run."""

@@ -7,13 +7,17 @@ from typing import Protocol, TypeAlias
 
 from paraaegis.protocol.round_server import Exchange, Reply
 from paraaegis.protocol.state import ClientState
-from paraaegis.types import Arrays
+from paraaegis.types import Arrays, Vector
 
 States: TypeAlias = Mapping[str, tuple[ClientState, Arrays]]  # of clients and of their learners, by client
 
 
 class Transport(Protocol):
     """An open connection to a run's clients."""
+
+    @property
+    def weights(self) -> Vector | None:
+        """The model, if this process has it."""
 
     @property
     def remote(self) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
+from paraaegis.learn.optimizer import set_rate
 from paraaegis.learn.vector import check_length, floats, from_vector, integers, save_state, spans_of, to_vector
 from paraaegis.types import Arrays, Metrics, Vector
 
@@ -23,6 +24,7 @@ Train: TypeAlias = Callable[..., Metrics | None]  # of the model, or of the mode
 Evaluate: TypeAlias = Callable[[nn.Module], Metrics]
 Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | tuple[Tensor, Tensor]"
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Rate: TypeAlias = float | Callable[[int], float]  # the same in every round, or of the round
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -47,6 +49,7 @@ def torch_learner(
     optimizer: MakeOptimizer | None = None,
     epochs: int = 1,
     batch: int = 32,
+    lr: Rate | None = None,
     keep: Sequence[Stateful] = (),
 ) -> TorchAttachment:
     """One client from a torch model.
@@ -56,7 +59,8 @@ def torch_learner(
     are saved and restored with the run.
 
     With `data` (a data set, a loader, or a pair of tensors) the library trains: `epochs` passes per round over batches
-    of `batch` samples, with `loss(outputs, targets)` and `optimizer(parameters)` (default: SGD, lr 0.01, momentum 0.9).
+    of `batch` samples, with `loss(outputs, targets)` and `optimizer(parameters)` (default: SGD, momentum 0.9). `lr` is
+    the learning rate, or a function that returns that of a round (default: 0.01, or what your optimiser has).
     Batches of a data set or of tensors are shuffled in a way that depends on the round alone; a loader shuffles itself.
 
     `evaluate(model)` returns metrics of the model on this client's own test data, NaN for one that is undefined there,
@@ -68,10 +72,14 @@ def torch_learner(
     if (train is None) == (data is None):
         raise ConfigError("torch_learner needs either train=, your own loop, or data=, for the library's loop")
     if train is None and data is not None:
-        owned = _OwnedLoop(model, *_loader(data, batch), loss, optimizer, epochs)
+        owned = _OwnedLoop(model, *_loader(data, batch), loss, optimizer, epochs, lr)
         return TorchAttachment(model, owned.run, evaluate, owned.samples, (owned.optimizer, *keep))
     if train is None or samples is None:
         raise ConfigError("torch_learner(train=…) needs samples=, the number of this client's training samples")
+    if lr is not None:
+        raise ConfigError(
+            "lr= is for data=; with train=, your own loop sets the learning rate, and it may take the round"
+        )
     return TorchAttachment(model, _with_round(train), evaluate, samples, tuple(keep))
 
 
@@ -172,6 +180,7 @@ class _OwnedLoop:
         loss: Loss,
         optimizer: MakeOptimizer | None,
         epochs: int,
+        lr: Rate | None,
     ) -> None:
         if epochs < 1:
             raise ConfigError(f"epochs must be at least 1, got {epochs}")
@@ -180,13 +189,15 @@ class _OwnedLoop:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not parameters:
             raise ConfigError("the model has no parameters to train")
-        self.optimizer = (optimizer or _sgd)(parameters)
+        self.optimizer, self._lr = (optimizer or _sgd)(parameters), lr
 
     def run(self, model: nn.Module, number: int) -> Metrics:
         """All epochs of a round; the mean loss."""
         device, total, seen = next(model.parameters()).device, 0.0, 0
         if self._shuffling is not None:
             self._shuffling.manual_seed(number)  # so that a resumed run sees the same batches
+        if self._lr is not None:
+            set_rate(self.optimizer, self._lr(number) if callable(self._lr) else self._lr)
         for _ in range(self._epochs):
             for inputs, targets in self._loader:
                 value = self._loss(model(inputs.to(device)), targets.to(device))

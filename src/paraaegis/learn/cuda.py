@@ -50,6 +50,11 @@ class CudaLearner(TorchLearner):
     turns: AbstractContextManager[Any] = nullcontext()  # held while it trains
 
     def _prepare(self) -> None:
+        # Otherwise pinned memory and the end of a capture would use the first GPU as well.
+        with torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
+            self._allocate()
+
+    def _allocate(self) -> None:
         cuda = self._device.type == "cuda"
         self._stream = torch.cuda.Stream(self._device) if cuda else None  # type: ignore[no-untyped-call]
         marks = [torch.cuda.Event(blocking=True) for _ in range(AHEAD if cuda else 0)]  # type: ignore[no-untyped-call]
@@ -75,7 +80,7 @@ class CudaLearner(TorchLearner):
         sizes = [len(part) for part, _ in drawn]
         with self.turns, self._own_stream():
             self._write(weights)
-            self._model.train()
+            self._begin(number)
             self._loss.zero_()
             for batch in zip(*(torch.split(self._send(part), sizes) for part in (rows, crops)), strict=True):
                 self._replay(*batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,22 +20,39 @@ OPTIMIZERS: dict[str, tuple[str, ...]] = {  # and the state that each keeps per 
 }
 
 
-def make_optimizer(name: str, model: nn.Module, lr: float, momentum: float) -> torch.optim.Optimizer:
+def make_optimizer(
+    name: str, model: nn.Module, lr: float, momentum: float, scheduled: bool = False
+) -> torch.optim.Optimizer:
     """Make the optimiser `name`. `momentum` is SGD's, or Adam's β1. On CUDA it uses fused kernels.
+
+    `scheduled`: `set_rate` will change its rate. On CUDA that rate is a tensor, because captured steps keep numbers.
 
     Its state is allocated right away and set to zero, which is equivalent to having no state.
     """
     parameters = list(model.parameters())
     optimizer: torch.optim.Optimizer
+    fused = parameters[0].is_cuda
+    rate = torch.tensor(lr, device=parameters[0].device) if scheduled and fused else lr
     if name == "sgd":
-        optimizer = torch.optim.SGD(parameters, lr, momentum, fused=parameters[0].is_cuda)
+        optimizer = torch.optim.SGD(parameters, rate, momentum, fused=fused)
     elif name == "adam":
-        optimizer = torch.optim.Adam(parameters, lr, (momentum, 0.999), fused=parameters[0].is_cuda)
+        optimizer = torch.optim.Adam(parameters, rate, (momentum, 0.999), fused=fused)
     else:
         raise ConfigError(f"train.optimizer must be one of {', '.join(OPTIMIZERS)}, got {name!r}")
     for parameter in parameters:
         optimizer.state[parameter] = {key: _zeros(parameter, key) for key in _keys(name, momentum)}
     return optimizer
+
+
+def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of all parameters."""
+    if not 0 <= lr < math.inf:
+        raise ConfigError(f"a learning rate must be a finite number of at least 0, got {lr}")
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
 
 
 def _keys(name: str, momentum: float) -> tuple[str, ...]:
@@ -43,7 +61,9 @@ def _keys(name: str, momentum: float) -> tuple[str, ...]:
 
 def _zeros(parameter: Tensor, key: str) -> Tensor:
     like = parameter.detach()
-    return like.new_zeros(()) if key == "step" else torch.zeros_like(like)
+    if key == "step":  # only a fused kernel reads it on its own device
+        return torch.zeros((), device=like.device if like.is_cuda else "cpu")
+    return torch.zeros_like(like)
 
 
 def remember(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:

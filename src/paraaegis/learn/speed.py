@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from paraaegis.learn.models import build
-from paraaegis.learn.train import TorchLearner, default_device
+from paraaegis.learn.train import TorchLearner
 
 PIXELS, BATCH = 128, 32
 
@@ -34,7 +34,7 @@ def seconds_a_batch(batches: int) -> float:
         mean=(0.5, 0.5, 0.5),
         std=(0.25, 0.25, 0.25),
         batches=np.random.default_rng,
-        device=default_device(),
+        device="auto",
     )
     weights, _ = learner.train(learner.initial(), 0)
     start = time.perf_counter()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +16,18 @@ from torch import Tensor, nn
 
 from paraaegis.errors import ConfigError, DataError
 from paraaegis.learn.augment import draw_crops, resample
-from paraaegis.learn.optimizer import make_optimizer, remember, restore
+from paraaegis.learn.devices import find_device
+from paraaegis.learn.optimizer import make_optimizer, remember, restore, set_rate
 from paraaegis.learn.vector import check_length, from_vector, save_state, spans_of, to_vector
 from paraaegis.types import Arrays, Metrics, Vector
 
-__all__ = ["TorchLearner", "default_device", "from_vector", "gpu_name", "to_vector"]
+__all__ = ["TorchLearner", "from_vector", "to_vector"]
 
 TEST_BATCH = 200  # with 500 photographs of 128×128 pixels, ResNet-18 takes gigabytes and is no faster on a CPU
 TEST_BATCH_CUDA = 500
 
 
-def default_device() -> str:
-    """Return `cuda` if torch can use it, otherwise `cpu`."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def gpu_name(device: str) -> str:
-    """The GPU's name; empty on a CPU."""
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else ""
+_mps = threading.Lock()  # MPS must not be used from several threads at once
 
 
 class TorchLearner:
@@ -39,7 +35,8 @@ class TorchLearner:
 
     Images are uint8 (n, height, width, channels) and are normalised on use by each channel's `mean` and `std`
     (pixels in 0..1). `momentum` is SGD's, or Adam's β1. `batches(number)` returns the generator of round
-    `number`, the only source of randomness. `test` is the set that `evaluate` uses, if any.
+    `number`, the only source of randomness. `test` is the set that `evaluate` uses, if any. `rate(number)` is the
+    learning rate of round `number`; without it, every round has `lr`.
 
     A last batch of a single sample is left out of an epoch: BatchNorm needs more than one value for a variance.
     """
@@ -62,16 +59,21 @@ class TorchLearner:
         batches: Callable[[int], np.random.Generator],
         device: str,
         server_lr: float = 1.0,
+        rate: Callable[[int], float] | None = None,
     ) -> None:
         if not len(images) or len(images) != len(labels):
             raise DataError(f"a client needs samples and a label for each, got {len(images)} and {len(labels)}")
         if epochs < 1 or batch < 1:
             raise ConfigError(f"train.epochs and train.batch must be at least 1, got {epochs} and {batch}")
-        self._device = _device(device)
+        self._device = find_device(device)
+        on_mps = self._device.type == "mps"
+        self._alone: AbstractContextManager[Any] = _mps if on_mps else nullcontext()
+        self._sum_type = torch.float32 if on_mps else torch.float64  # MPS has no float64
         self._model = model.to(self._device)
         # The images already have this layout; on a CPU it makes convolutions a third faster.
         self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._optimizer = make_optimizer(optimizer, self._model, lr, momentum)
+        self._optimizer = make_optimizer(optimizer, self._model, lr, momentum, scheduled=rate is not None)
+        self._rate = rate
         self._optimizer_name = optimizer
         self._initial = to_vector(self._model)
         self._server_lr = server_lr
@@ -92,14 +94,15 @@ class TorchLearner:
 
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
         """Run all epochs of round `number` from `weights`; return the new model and the mean `loss`."""
-        self._write(weights)
-        self._model.train()
-        total, seen = self._zero(), 0
-        for rows, crops in self._draw(number):
-            total += self._step(self._put(rows), self._put(crops)) * len(rows)
-            seen += len(rows)
-        self._optimizer.zero_grad()  # gradients would only hold memory until the next round
-        return to_vector(self._model), {"loss": total.item() / seen}
+        with self._alone:
+            self._write(weights)
+            self._begin(number)
+            total, seen = self._zero(), 0
+            for rows, crops in self._draw(number):
+                total += self._step(self._put(rows), self._put(crops)) * len(rows)
+                seen += len(rows)
+            self._optimizer.zero_grad()  # gradients would only hold memory until the next round
+            return to_vector(self._model), {"loss": total.item() / seen}
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
         """Add `server_lr` times `delta` to `weights`, and clamp BatchNorm's variances at zero.
@@ -125,17 +128,18 @@ class TorchLearner:
         """Measure `accuracy` (0..1) and mean `loss` on the test set; empty if there is none."""
         if self._test is None:
             return {}
-        self._write(weights)
-        self._model.eval()
-        right, loss = self._zero(), self._zero()
-        batch = TEST_BATCH_CUDA if self._device.type == "cuda" else TEST_BATCH
-        for images, labels in zip(*(torch.split(part, batch) for part in self._test), strict=True):
-            with torch.inference_mode():
-                logits = self._logits(self._normal(images))
-                right += (logits.argmax(1) == labels).sum()
-                loss += F.cross_entropy(logits, labels, reduction="sum")
-        count = len(self._test[1])
-        return {"accuracy": right.item() / count, "loss": loss.item() / count}
+        with self._alone:
+            self._write(weights)
+            self._model.eval()
+            right, loss = self._zero(), self._zero()
+            batch = TEST_BATCH_CUDA if self._device.type == "cuda" else TEST_BATCH
+            for images, labels in zip(*(torch.split(part, batch) for part in self._test), strict=True):
+                with torch.inference_mode():
+                    logits = self._logits(self._normal(images))
+                    right += (logits.argmax(1) == labels).sum()
+                    loss += F.cross_entropy(logits, labels, reduction="sum")
+            count = len(self._test[1])
+            return {"accuracy": right.item() / count, "loss": loss.item() / count}
 
     def state(self) -> Arrays:
         """Copy the optimiser's state and the model's integer buffers."""
@@ -151,6 +155,12 @@ class TorchLearner:
 
     def _prepare(self) -> None:
         """Hook for subclasses, called at the end of construction."""
+
+    def _begin(self, number: int) -> None:
+        """Prepare the model and the optimiser for the steps of round `number`."""
+        self._model.train()
+        if self._rate is not None:
+            set_rate(self._optimizer, self._rate(number))
 
     def _draw(self, number: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Draw the sample indices of each batch of round `number`, and how each sample is cropped."""
@@ -180,14 +190,14 @@ class TorchLearner:
         return torch.from_numpy(array).to(self._device)
 
     def _zero(self) -> Tensor:
-        return torch.zeros((), dtype=torch.float64, device=self._device)
+        return torch.zeros((), dtype=self._sum_type, device=self._device)
 
     def _normal(self, images: Tensor) -> Tensor:
         """Convert uint8 NHWC to normalised float32 NCHW."""
         return images.permute(0, 3, 1, 2).float().mul_(self._scale).add_(self._shift)
 
     def _channels(self, values: NDArray[np.float64]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self._device).view(1, -1, 1, 1)
+        return self._put(values.astype(np.float32)).view(1, -1, 1, 1)
 
     def _place(self, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         # torch warns about read-only arrays, such as a memory-mapped data set, so those are copied.
@@ -202,10 +212,3 @@ def shuffled(samples: int, batch: int, epochs: int, rng: np.random.Generator) ->
     for _ in range(epochs):
         order = rng.permutation(samples)[:used]
         yield from np.split(order, range(batch, used, batch))
-
-
-def _device(name: str) -> torch.device:
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device {name!r} was requested, but torch finds no CUDA here; use 'cpu'")
-    return device

@@ -27,12 +27,10 @@ def serve(server: RoundServer, over: bool = False) -> Steps:
         yield from _finish(server, late, 1)
         return
     yield from _roll_call(server, parameters.clients, parameters.quorum if state.weights else len(parameters.clients))
-    state.stopped = ""
-    for number in range(state.number + 1, parameters.rounds + 1):
-        yield from serve_round(server, number)
-        if state.stopped:
-            break
-        yield state
+    while state.number < parameters.rounds and not state.stopped:
+        yield from serve_round(server, state.number + 1)
+        if not state.stopped:
+            yield state
     yield from _finish(server, parameters.clients, parameters.quorum)
 
 

@@ -123,7 +123,7 @@ class ServerState(msgspec.Struct, kw_only=True):
     history: list[Aggregate] = []  # stored apart from the rest of the state, see encode_state
     lines: int = 0  # round records written so far
     pending: RoundRecord | None = None  # the last round's record, which still lacks its metrics
-    stopped: str = ""  # why the run ended before its last round
+    stopped: str = ""  # why the run ends before its last round; once set, no further round begins
     ended: list[str] = []  # clients that ended the run, because a check of what the server passed on failed
     opening: tuple[int, int] = (0, 0)  # the last round and attempt for which share sums were requested
 

@@ -83,7 +83,7 @@ def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
         "seconds": lambda run: f"{run.result.seconds:.1f}" + (" †" if run.shared else ""),
         "MB up per client": lambda run: f"{run.megabytes('up'):.2f}",
         "MB down per client": lambda run: f"{run.megabytes('down'):.2f}",
-        "rounds": lambda run: str(run.result.rounds),
+        "rounds": _rounds,
     }
     if metric == ACCURACY and any(paper_accuracy(run) for run in runs):
         columns["accuracy, paper"] = lambda run: _or_empty(paper_accuracy(run))
@@ -91,6 +91,11 @@ def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
         columns["time over FedAvg"] = lambda run: _or_empty(overhead(runs, run))
         columns["time over FedAvg, paper"] = lambda run: _or_empty(paper_overhead(run))
     return list(columns), [[column(run) for column in columns.values()] for run in runs]
+
+
+def _rounds(run: Run) -> str:
+    done, planned = run.result.rounds, run.config.federation.rounds
+    return f"{done} of {planned}" if run.result.stopped else str(done)
 
 
 def overhead(runs: Sequence[Run], run: Run) -> float | None:

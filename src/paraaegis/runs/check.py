@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from paraaegis.config import PASSED, PROFILES, Config, check_names, meant
+from paraaegis.config import PROFILES, Config, check_names, meant
 from paraaegis.crypto import ckks, rlwe
 from paraaegis.errors import ConfigError
 from paraaegis.methods import method_of
+from paraaegis.metrics import ACCURACY, LOSS
 from paraaegis.plural import plural
 from paraaegis.protocol.learner import CheckedLearner
 
@@ -38,11 +39,10 @@ def check_early(config: Config) -> None:
     from paraaegis.learn.names import DATASET_NAMES, MODEL_NAMES
 
     check_method(config)
-    if config.learner == PASSED:
-        raise ConfigError(
-            "this is the configuration of a run whose learners were passed to paraaegis.federate; run it again from "
-            'Python, or set learner = "module:function" to run it from here'
-        )
+    if config.engine.device not in ("auto", "cpu"):
+        from paraaegis.learn.devices import find_device
+
+        find_device(config.engine.device)
     if config.learner:
         return
     for key, name, names in (
@@ -54,6 +54,10 @@ def check_early(config: Config) -> None:
                 f"{key} must be one of {', '.join(names)}, got {name!r}{meant(name, names)}; to bring a model and data "
                 'of your own, set learner = "module:function" (docs/own-model.md)'
             )
+    if (metric := config.train.stop_metric) not in ("", ACCURACY, LOSS):
+        raise ConfigError(
+            f"train.stop_metric must be {ACCURACY} or {LOSS}, which the built-in models report, got {metric!r}"
+        )
 
 
 def warn_of_range(config: Config, has_batch_norm: bool) -> None:

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from paraaegis.config import Config
 from paraaegis.errors import ConfigError, DataError
-from paraaegis.learn import cuda, data, models, train
+from paraaegis.learn import cuda, data, devices, models, train
+from paraaegis.learn.rate import rate
 from paraaegis.learn.split import split
 from paraaegis.learn.threads import use_one_thread
 from paraaegis.learn.vector import to_vector
@@ -49,8 +51,10 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
         stream(config.seed, Purpose.SPLIT),
     )
     use_one_thread()
-    device = train.default_device() if config.engine.device == "auto" else config.engine.device
-    kind = cuda.CudaLearner if device.startswith("cuda") else train.TorchLearner
+    device = devices.find_device(config.engine.device)
+    kind = cuda.CudaLearner if device.type == "cuda" else train.TorchLearner
+    changes = config.train.schedule != "constant"
+    scheduled = partial(rate, config.train, config.federation.rounds) if changes else None
     learners: dict[str, Learner] = {}
     for index, (name, rows) in enumerate(zip(config.names, shares, strict=True)):
         if only not in (None, name):
@@ -69,14 +73,15 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
             lr=config.train.lr,
             momentum=config.train.momentum,
             server_lr=config.train.server_lr,
+            rate=scheduled,
             augment=dataset.augment,
             mean=dataset.mean,
             std=dataset.std,
             batches=_batches(config.seed, index),
-            device=device,
+            device=str(device),
         )
     cuda.take_turns((one for one in learners.values() if isinstance(one, cuda.CudaLearner)), at_a_time(config))
-    return TorchExperiment(resolve(config, [len(rows) for rows in shares]), learners, train.gpu_name(device))
+    return TorchExperiment(resolve(config, [len(rows) for rows in shares]), learners, devices.gpu_name(device))
 
 
 def at_a_time(config: Config) -> int:

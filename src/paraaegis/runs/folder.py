@@ -7,6 +7,8 @@
     history/          aggregates that a client may still need
     keys              the clients' secrets during the run, readable only by its owner
     model.pt          the final model, for plain torch; model.npy if the learner has no format of its own
+    best.pt           the model of the best round, likewise
+    last.npz          the last checkpoint of a finished run to which rounds can be added; may be removed
     learners.json     with your own learners: where the model came from (origin.py)
     metrics.jsonl     what each client measured in each round
     result.json       the summary; if it exists, the run is complete
@@ -19,7 +21,6 @@ moved into place, so that a kill at any time leaves it intact.
 from __future__ import annotations
 
 import fcntl
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
@@ -31,7 +32,7 @@ import msgspec
 import numpy as np
 import tomli_w
 
-from paraaegis.config import LOCAL_KEYS, Config, load_config
+from paraaegis.config import Config, load_config
 from paraaegis.errors import BusyError, ParaAegisError, RunError
 from paraaegis.files import write_whole
 from paraaegis.plural import plural
@@ -39,10 +40,12 @@ from paraaegis.privacy.guarantee import VALUES
 from paraaegis.privacy.ledger import Release, read_ledger
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.state import ClientState, ServerState, decode_state, encode_state
+from paraaegis.runs.differences import EXTENSION, differences
 from paraaegis.runs.history import History
+from paraaegis.runs.lines import line_of, with_nan
 from paraaegis.runs.metrics_log import MetricsLog
 from paraaegis.runs.origin import Origin, obstacles, write_origin
-from paraaegis.types import Arrays
+from paraaegis.types import Arrays, Vector
 
 
 class RunFolder:
@@ -55,19 +58,24 @@ class RunFolder:
         self.records = path / "rounds.jsonl"
         self.ledger = path / "ledger.jsonl"
         self.checkpoint = path / "checkpoint.npz"
+        self.last = path / "last.npz"
         self.history = History(path / "history")
         self.keys = path / "keys"
         self.model = path / "model.pt"
+        self.best = path / "best.pt"
         self.origin = path / "learners.json"
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self.result = path / "result.json"
         self.error = path / "error.txt"
 
     @contextmanager
-    def claimed(self, config: Config, fresh: bool, origin: Origin | None = None) -> Iterator[None]:
+    def claimed(
+        self, config: Config, fresh: bool, origin: Origin | None = None, extend: bool = False
+    ) -> Iterator[None]:
         """Lock the folder for a run of this configuration; refuses the folder of another run or process.
 
-        `origin` is where the model comes from, if the configuration does not say.
+        `origin` is where the model comes from, if the configuration does not say. With `extend` the number of rounds
+        may differ from that of the run in the folder, and so may train.stop_after.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -88,9 +96,11 @@ class RunFolder:
                 raise BusyError(
                     f"another process is running in {self.path}; wait for it or choose another --out"
                 ) from error
+            if extend and not self.config.exists():
+                raise RunError(f"{self.path} holds no run to extend; leave --extend out to start one")
             if origin is not None and not fresh:
                 self._check_origin(origin)
-            self._check(config, fresh)
+            self._check(config, fresh, extend)
             if origin is not None:
                 write_origin(self.origin, origin)
             yield
@@ -106,11 +116,12 @@ class RunFolder:
         except ParaAegisError:
             return None
 
-    def _check(self, config: Config, fresh: bool) -> None:
-        models = self.model, self.model.with_suffix(".npy")
+    def _check(self, config: Config, fresh: bool, extend: bool) -> None:
+        models = *_forms(self.model), *_forms(self.best)
         traces = (
             self.records,
             self.checkpoint,
+            self.last,
             self.keys,
             *models,
             self.result,
@@ -124,7 +135,7 @@ class RunFolder:
                 path.unlink(missing_ok=True)
             self.history.prune()
         elif self.config.exists():
-            self._same(config)
+            self._same(config, extend)
             return
         else:
             self._refuse_nameless()
@@ -137,15 +148,18 @@ class RunFolder:
         except RunError as error:
             raise RunError(f"{error}; {self.remedy}") from error
         if differing:
-            raise RunError(
-                f"{self.path} holds a run with other learners: {'; '.join(differing)}; choose another "
-                f"--out{self._or_start_over}"
-            )
+            text = f"{self.path} holds a run with other learners: {'; '.join(differing)}; choose another --out"
+            raise RunError(text + self._or_start_over)
 
     @property
     def saved_model(self) -> Path | None:
         """The file of the final model, if it was saved."""
-        return next((path for path in (self.model, self.model.with_suffix(".npy")) if path.exists()), None)
+        return next((path for path in _forms(self.model) if path.exists()), None)
+
+    @property
+    def saved_best(self) -> Path | None:
+        """The file of the best round's model, if it was saved."""
+        return next((path for path in _forms(self.best) if path.exists()), None)
 
     def _refuse_nameless(self) -> None:
         """Refuse traces of a run without its configuration: they must not be mistaken for another run's."""
@@ -211,23 +225,27 @@ class RunFolder:
     def _really_spent(self) -> bool:
         return self.ledger.exists() and not all(release.simulated for release in read_ledger(self.ledger))
 
-    def _same(self, config: Config) -> None:
+    def stored(self, config: Config) -> Config:
+        """The configuration in this folder; values that the run filled in are taken from `config` if it lacks them."""
         try:
-            earlier = load_config(self.config).filled(config)
+            return load_config(self.config).filled(config)
         except ParaAegisError as error:
             raise RunError(f"{error}; {self.remedy}") from error  # the error names the file
-        differing = list(_differences(msgspec.to_builtins(earlier), msgspec.to_builtins(config)))
-        differing = [text for text in differing if not text.startswith(LOCAL_KEYS)]
-        if differing:
+
+    def _same(self, config: Config, extend: bool) -> None:
+        differing = differences(self.stored(config), config)
+        others = [text for text in differing if not text.startswith(EXTENSION)]
+        if others or (differing and not extend):
+            more = ", --extend to add rounds to this run" if self.last.exists() and not others else ""
             raise RunError(
-                f"{self.path} holds a run with a different configuration: {'; '.join(differing)}; choose another "
-                f"--out{self._or_start_over}"
+                f"{self.path} holds a run with a different configuration: "
+                f"{'; '.join(others if extend else differing)}; choose another --out{more}{self._or_start_over}"
             )
 
     def append(self, record: RoundRecord) -> None:
         """Append the record of a round."""
         with self.records.open("ab") as file:
-            file.write(_line(record))
+            file.write(line_of(record))
 
     def read_records(self) -> list[RoundRecord]:
         """The records so far; a last line cut off by a kill is skipped."""
@@ -235,7 +253,7 @@ class RunFolder:
             return []
         whole = self.records.read_bytes().split(b"\n")[:-1]
         try:
-            return [msgspec.convert(_with_nan(msgspec.json.decode(record)), RoundRecord) for record in whole]
+            return [msgspec.convert(with_nan(msgspec.json.decode(record)), RoundRecord) for record in whole]
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise RunError(f"{self.records} is damaged: {error}; {self.remedy}") from error
 
@@ -257,8 +275,10 @@ class RunFolder:
                         "restore the file"
                     )
 
-    def save(self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]]) -> None:
-        """Write a checkpoint of the server, and of each client with its learner's state."""
+    def save(
+        self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]], best: Vector | None = None
+    ) -> None:
+        """Write a checkpoint of the server, and of each client with its learner's state; `best`: the best model."""
         arrays: Arrays = {"server": np.frombuffer(encode_state(server), dtype=np.uint8)}
         kept = self.history.save(server.history)
         arrays["history"] = np.frombuffer(msgspec.json.encode(kept), dtype=np.uint8)
@@ -266,6 +286,8 @@ class RunFolder:
         arrays["ledger"] = np.frombuffer(len(written).to_bytes(8, "little") + sha256(written).digest(), dtype=np.uint8)
         # Stored once for all clients with the same model. A federation's server has none.
         arrays["weights"] = next((state.weights for state, _ in clients.values()), np.empty(0, np.float32))
+        if best is not None:
+            arrays["best"] = np.empty(0, np.float32) if np.array_equal(best, arrays["weights"]) else best
         for name, (state, learner) in clients.items():
             own = state.to_arrays()
             if np.array_equal(own["weights"], arrays["weights"]):
@@ -305,8 +327,16 @@ class RunFolder:
         self.history.prune(names)  # the rounds after the checkpoint are repeated, with other encryptions
         self._check_ledger(int.from_bytes(spent[:8], "little"), spent[8:])
         self._truncate_records(server.lines)
-        self.metrics.truncate(train=server.number, evaluate=server.lines)
+        self.metrics.truncate(train=server.number, evaluate=server.number - 1)  # the model is measured again
         return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in clients.items()}
+
+    def best_weights(self) -> Vector | None:
+        """The best model in the checkpoint, if it has one."""
+        with self.checkpoint.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            if "best" not in stored.files:
+                return None
+            best: Vector = stored["best"]
+            return best if best.size else stored["weights"]
 
     def _check_ledger(self, length: int, digest: bytes) -> None:
         """Refuse a ledger that lacks what it contained when the checkpoint was written."""
@@ -326,18 +356,23 @@ class RunFolder:
             )
         write_whole(
             self.records,
-            lambda file: file.writelines(map(_line, records[:count])),
+            lambda file: file.writelines(map(line_of, records[:count])),
         )
 
-    def complete(self, result: Mapping[str, Any], keep: bool = False) -> None:
+    def complete(self, result: Mapping[str, Any], keep: bool = False, extendable: bool = False) -> None:
         """Write the result, then remove what only an unfinished run needs, unless `keep` is set."""
         content = msgspec.json.format(msgspec.json.encode(result), indent=2)
         write_whole(self.result, lambda file: file.write(content + b"\n"))
         if not keep:
-            self.tidy()
+            self.tidy(extendable)
 
-    def tidy(self) -> None:
-        """Remove what a complete run no longer needs, and files that a kill left half-written."""
+    def tidy(self, extendable: bool = False) -> None:
+        """Remove what a complete run no longer needs, and files that a kill left half-written.
+
+        The checkpoint of an `extendable` one is set aside.
+        """
+        if extendable and self.checkpoint.exists():
+            self.checkpoint.replace(self.last)
         for path in (self.checkpoint, self.keys, *self.path.glob("*.partial"), *self.path.glob("*.tmp")):
             path.unlink(missing_ok=True)
         self.history.prune()
@@ -347,46 +382,18 @@ class RunFolder:
         if not self.result.exists():
             return None
         try:
-            result: dict[str, Any] = _with_nan(msgspec.json.decode(self.result.read_bytes()))
+            result: dict[str, Any] = with_nan(msgspec.json.decode(self.result.read_bytes()))
         except msgspec.DecodeError as error:
             raise RunError(f"{self.result} is damaged: {error}; {self.remedy}") from error
         return result
+
+
+def _forms(model: Path) -> tuple[Path, Path]:
+    """The files in which a model may be saved."""
+    return model, model.with_suffix(".npy")
 
 
 def write_config(path: Path, config: Config) -> None:
     """Write a configuration as a file that `load_config` can read."""
     content = tomli_w.dumps(config.tables()).encode()
     write_whole(path, lambda file: file.write(content))
-
-
-def _line(record: RoundRecord) -> bytes:
-    """A record as a line of rounds.jsonl; without `sites` if there are none, as in the lines of earlier versions."""
-    content = msgspec.to_builtins(record)
-    if not record.sites:
-        del content["sites"]
-    return msgspec.json.encode(content) + b"\n"
-
-
-def _with_nan(content: Any) -> Any:
-    """JSON has no NaN or infinity: such a metric is written as null, and read back as NaN."""
-    if not isinstance(content, dict):
-        return content
-    sites = content.get("sites")
-    found = {"metrics": _numbers(content.get("metrics"))} if "metrics" in content else {}
-    if isinstance(sites, dict):
-        found["sites"] = {site: _numbers(metrics) for site, metrics in sites.items()}
-    return {**content, **found}
-
-
-def _numbers(metrics: Any) -> Any:
-    if not isinstance(metrics, dict):
-        return metrics  # refused by its type
-    return {name: math.nan if value is None else value for name, value in metrics.items()}
-
-
-def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in sorted(old.keys() | new.keys()):
-            yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
-    elif old != new:
-        yield f"{key} was {old!r}, now {new!r}"

@@ -32,6 +32,7 @@ class Result(msgspec.Struct, kw_only=True):
     bytes_down: int
     folder: str
     stopped: str = ""  # why the run ended before its last round
+    best_round: int = 0  # the best by train.stop_metric; 0 if no metric was reported
     machine: dict[str, str] = {}
     sites: dict[str, dict[str, float]] = {}
     samples: dict[str, int] = {}
@@ -45,6 +46,14 @@ class Result(msgspec.Struct, kw_only=True):
         return path
 
     @property
+    def best_model(self) -> Path:
+        """The file of the best round's model; a run across a network has none."""
+        path = RunFolder(Path(self.folder)).saved_best
+        if path is None:
+            raise RunError(f"{self.folder} holds no best model: no metric was reported, or clients ran elsewhere")
+        return path
+
+    @property
     def shared(self) -> bool:
         """Whether its machine had other work, so that its seconds cannot be compared; added by whoever ran it."""
         return "shared" in self.machine
@@ -54,7 +63,9 @@ def complete(
     config: Config,
     folder: RunFolder,
     stopped: str,
+    best_round: int = 0,
     keep: bool = False,
+    extendable: bool = False,
     gpu: str = "",
     weights: Mapping[str, int] | None = None,
 ) -> Result:
@@ -62,11 +73,11 @@ def complete(
 
     `weights` are the clients' weights in the mean.
     """
-    result = summarise(config, folder, stopped, gpu)
+    result = msgspec.structs.replace(summarise(config, folder, stopped, gpu), best_round=best_round)
     if weights and config.federation.weights == "samples":
         samples = {site: weights[site] for site in result.sites}
         result = msgspec.structs.replace(result, samples=samples)
-    folder.complete(msgspec.to_builtins(result), keep)
+    folder.complete(msgspec.to_builtins(result), keep, extendable)
     return result
 
 

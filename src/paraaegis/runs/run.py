@@ -30,7 +30,9 @@ from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import evaluators_of, make_clients, make_keys, make_parameters, short_name
 from paraaegis.runs.check import check_samples, checked_length, resolve, warn_of_range
+from paraaegis.runs.extend import extend, extendable
 from paraaegis.runs.folder import RunFolder
+from paraaegis.runs.improvement import Improvement
 from paraaegis.runs.learners import digest_of_file, make_learners, save_model
 from paraaegis.runs.origin import Origin, origin_of
 from paraaegis.runs.result import Result, complete, read_whole
@@ -44,14 +46,14 @@ Connect: TypeAlias = Callable[
 _log = logging.getLogger(__name__)
 
 
-def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord) -> Result:
+def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord, extend: bool = False) -> Result:
     """Run a configuration in the folder `out`, or continue it, with all clients in this process."""
     if config.learner:
-        return _run_own(config, make_learners(config), out, fresh, on_record)
+        return _run_own(config, make_learners(config), out, fresh, on_record, extend)
     from paraaegis.runs.experiment import torch_experiment
 
     experiment = torch_experiment(config)
-    return _run(experiment.config, check_learners(experiment.learners), out, fresh, on_record, experiment.gpu)
+    return _run(experiment.config, check_learners(experiment.learners), out, fresh, on_record, extend, experiment.gpu)
 
 
 def federate(
@@ -60,11 +62,13 @@ def federate(
     out: Path | str,
     fresh: bool = False,
     on_record: OnRecord = lambda _: None,
+    extend: bool = False,
 ) -> Result:
     """Run a configuration in this process with your own learners, one per client, and save the model.
 
     `learners`: by client; each comes from `torch_learner`, or is any object with a `Learner`'s methods. `out` is the
     run's folder; called again with the same one, an interrupted run continues, and a finished one returns its result.
+    With `extend`, a finished run continues up to a larger `federation.rounds`.
     """
     if config.engine.name != "local":
         raise ConfigError(
@@ -80,15 +84,17 @@ def federate(
         if set(learners) != set(names):
             raise ConfigError(f"federation.names lists {', '.join(names)}, got learners of {', '.join(learners)}")
         learners = {name: learners[name] for name in names}
-    return _run_own(msgspec.structs.replace(config, learner=PASSED), learners, Path(out), fresh, on_record)
+    return _run_own(msgspec.structs.replace(config, learner=PASSED), learners, Path(out), fresh, on_record, extend)
 
 
-def _run_own(config: Config, learners: Mapping[str, Learner], out: Path, fresh: bool, on_record: OnRecord) -> Result:
+def _run_own(
+    config: Config, learners: Mapping[str, Learner], out: Path, fresh: bool, on_record: OnRecord, more: bool
+) -> Result:
     """Run the user's own learners. Each evaluates the model on its own hold-out data."""
     checked = check_learners(learners)
     resolved = resolve(config, [learner.samples for learner in checked.values()])
     origin = origin_of(config.learner, digest_of_file(config), checked)
-    return _run(resolved, checked, out, fresh, on_record, origin=origin)
+    return _run(resolved, checked, out, fresh, on_record, more, origin=origin)
 
 
 def _run(
@@ -97,26 +103,26 @@ def _run(
     out: Path,
     fresh: bool,
     on_record: OnRecord,
+    more: bool,
     gpu: str = "",
     origin: Origin | None = None,
 ) -> Result:
-    """Run these learners in this process. Built-in ones have public test data, which the first one evaluates."""
+    """Run these learners in this process. Built-in ones have public test data, which the first one evaluates.
+
+    `more`: add rounds to a finished run.
+    """
+    if fresh and more:
+        raise ConfigError("--fresh starts over and --extend adds rounds to what there is; choose one of them")
     check_samples(config, learners)
     warn_of_range(config, next(iter(learners.values())).has_batch_norm)
-    length, folder = checked_length(config, learners), RunFolder(out)
+    length, folder, improvement = checked_length(config, learners), RunFolder(out), Improvement(config)
     evaluators, holdout = evaluators_of(config, tuple(learners)), bool(config.learner)
 
     @contextmanager
     def connect(state: ServerState, stored: States | None, _over: bool) -> Iterator[tuple[RunParameters, Transport]]:
-        if stored is None:
+        _check_clients(config, folder, stored, learners)
+        if stored is None or not folder.keys.exists():
             save_keys(folder.keys, make_keys(config))
-        elif not stored:
-            raise RunError(
-                f"{folder.path} holds a run across a network, whose clients keep their own states; continue it with "
-                f"engine.name = 'flower', or choose another --out"
-            )
-        elif set(stored) != set(learners):
-            raise RunError(f"the checkpoint holds {sorted(stored)}, got learners {sorted(learners)}; pass the same")
         stored = stored or {}
         for name, (_, arrays) in stored.items():
             learners[name].load(arrays)
@@ -131,37 +137,80 @@ def _run(
             states = {name: state for name, (state, _) in stored.items()}
             with LocalTransport(clients, states, config.engine.workers) as transport:
                 yield parameters, transport
-        first = next(iter(learners))
-        save_model(learners[first].made, folder.model, transport.states[first].weights)
+        first = next(iter(learners.values())).made
+        save_model(first, folder.model, transport.weights)
+        if improvement.weights is not None:
+            save_model(first, folder.best, improvement.weights)
 
-    with folder.claimed(config, fresh, origin):
+    with folder.claimed(config, fresh, origin, more):
+        if more:
+            extend(folder, config)
         if (done := read_whole(folder)) is not None:
             if folder.saved_model is None:
                 _log.warning("%s is missing; %s", folder.model, folder.remedy)
-            folder.tidy()
+            folder.tidy(extendable(config, done.rounds))
             return done
-        return carry_out(config, folder, connect, on_record, gpu)
+        return carry_out(config, folder, connect, on_record, gpu, improvement)
+
+
+def _check_clients(
+    config: Config, folder: RunFolder, stored: States | None, learners: Mapping[str, CheckedLearner]
+) -> None:
+    """Refuse a checkpoint that these learners cannot continue."""
+    if stored is None:
+        return
+    if not stored:
+        raise RunError(
+            f"{folder.path} holds a run across a network, whose clients keep their own states; continue it with "
+            f"engine.name = 'flower', or choose another --out"
+        )
+    if set(stored) != set(learners):
+        raise RunError(f"the checkpoint holds {sorted(stored)}, got learners {sorted(learners)}; pass the same")
+    if config.privacy.noise == "secret":
+        load_keys(folder.keys)  # lost keys cannot be made again, those of a simulation can
 
 
 def carry_out(
-    config: Config, folder: RunFolder, connect: Connect, on_record: OnRecord = lambda _: None, gpu: str = ""
+    config: Config,
+    folder: RunFolder,
+    connect: Connect,
+    on_record: OnRecord = lambda _: None,
+    gpu: str = "",
+    improvement: Improvement | None = None,
 ) -> Result:
     """Carry out a run, or what is left of it, over the transport that `connect` opens.
 
-    A run that is over is served again if a client was absent at its end and lacks the last model.
+    A run that is over is served again if a client was absent at its end and lacks the last model. `improvement` is new,
+    and knows the best round in the end.
     """
+    improvement = improvement or Improvement(config)
     stored, over = folder.restore(), folder.result.exists()
     state, clients = stored or (ServerState(run=_run_name(config)), None)
     if stored and config.privacy.noise == "secret":
         state.attempt += 1  # the interrupted round may have been sent in part, so its secret order must not be reused
-    _replay(folder, on_record)
+    _replay(folder, on_record, improvement)
+    if stored:
+        improvement.weights = folder.best_weights()
+    if not over:
+        state.stopped = improvement.stopped
+    local = False
     if not over or state.late:
         with connect(state, clients, over) as (parameters, transport):
-            _serve(config, folder, parameters, transport, state, on_record, over)
+            _serve(config, folder, parameters, transport, state, on_record, over, improvement)
+            local = not transport.remote
     if state.late:
         text = "the last model did not reach %s; to deliver it, start the run again when every node is connected"
         _log.warning(text, ", ".join(state.late))
-    return complete(config, folder, state.stopped, keep=bool(state.late), gpu=gpu, weights=state.weights)
+    return complete(
+        config,
+        folder,
+        state.stopped,
+        best_round=improvement.best_round,
+        keep=bool(state.late),
+        extendable=local and extendable(config, state.number),
+        gpu=gpu,
+        weights=state.weights,
+    )
 
 
 def _serve(
@@ -172,18 +221,24 @@ def _serve(
     state: ServerState,
     on_record: OnRecord,
     over: bool,
+    improvement: Improvement,
 ) -> None:
     def keep_record(record: RoundRecord) -> None:
         folder.append(record)
+        improvement.take(record, transport.weights)
+        state.stopped = state.stopped or improvement.stopped
         on_record(record)
 
     def keep_state(state: ServerState) -> None:
-        due = state.number % config.engine.checkpoint == 0 or state.number == config.federation.rounds
+        ended = state.pending is None
+        if ended and not transport.remote:  # all clients have applied all sums
+            state = msgspec.structs.replace(state, history=[])
+        due = ended or state.number % config.engine.checkpoint == 0
         if due or transport.remote:  # after a restart, what remote clients were told must still be known
-            folder.save(state, transport.checkpoint())
+            folder.save(state, transport.checkpoint(), improvement.weights)
 
     if transport.remote or folder.checkpoint.exists():  # the attempt must not be used again
-        folder.save(state, transport.checkpoint())
+        folder.save(state, transport.checkpoint(), improvement.weights)
     with Pool(config.engine.processes) as pool:
         half = method_of(config).server(config, pool)
         keep = folder.history.keep if transport.remote else lambda aggregate: aggregate
@@ -197,10 +252,11 @@ def _run_name(config: Config) -> str:
     return name if config.privacy.noise == "seeded" else f"{name}-{secrets.token_hex(8)}"
 
 
-def _replay(folder: RunFolder, on_record: OnRecord) -> None:
+def _replay(folder: RunFolder, on_record: OnRecord, improvement: Improvement) -> None:
     """Pass on the records of rounds that an earlier start completed."""
     records = folder.read_records()
     if records:
         _log.info("continuing after round %d", records[-1].round)
     for record in records:
+        improvement.take(record)
         on_record(record)

@@ -51,6 +51,7 @@ class FlowerTransport:
     """Carries exchanges to nodes, which it addresses by their clients' names."""
 
     remote = True
+    weights = None
 
     def __init__(self, grid: Grid, deadline: float, quorum: int, say: Callable[[str], None] = lambda _: None) -> None:
         self._grid, self._deadline, self._quorum, self._say = grid, deadline, quorum, say
