@@ -68,7 +68,7 @@ def test_metrics_that_are_none_are_refused(returned, why):
 def test_a_loss_that_is_not_finite_is_refused_with_the_remedy(loss):
     playing = hand()
     playing.learners[ME].train = lambda weights, number: (weights, {"loss": loss, "f1": np.nan})
-    why = f"client-0's learner returned a loss of {loss} in round 1; lower the learning rate"
+    why = f"training of client-0 in round 1 gave a loss of {loss}; lower the learning rate"
     refused(playing, playing.begin(1), why, UpdateError)
     playing.learners[ME].train = lambda weights, number: (weights, {"loss": 0.5, "f1": np.nan})
     playing.send(ME, playing.begin(1))

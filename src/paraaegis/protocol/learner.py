@@ -81,8 +81,8 @@ class CheckedLearner:
         metrics = self._numbers(returned_metrics or {}, "train")
         if not math.isfinite(loss := metrics.get("loss", 0.0)):
             raise UpdateError(
-                f"train of {self.client}'s learner returned a loss of {loss} in round {number}; lower the learning "
-                "rate, or look for NaN in the data"
+                f"training of {self.client} in round {number} gave a loss of {loss}; lower the learning rate, or look "
+                "for NaN in the data"
             )
         return self._checked(trained, "train"), metrics
 
