@@ -218,6 +218,18 @@ def test_a_pilots_noise_is_that_of_the_whole_run_inside_and_outside():
         assert chosen.engine.name == "local"
 
 
+def test_a_pilot_does_not_stop_early():
+    flown = []
+
+    def run_one(chosen, _):
+        flown.append(chosen)
+        raise UpdateError("enough")
+
+    with pytest.raises(UpdateError):
+        run_pilot(make_config({}, ["train.stop_after=1"]), 3, run_one=run_one)
+    assert flown[0].train.stop_after == 0
+
+
 def test_a_pilot_shorter_than_a_clients_participations_is_a_configuration():
     settings = ["privacy.calibration=tight", "federation.rounds=40", "federation.fraction=0.5",
                 "privacy.participations=25"]  # fmt: skip

@@ -76,7 +76,8 @@ def run_pilot(
     participations = min(config.privacy.participations, rounds)
     privacy = msgspec.structs.replace(config.privacy, sigma=sigma, participations=participations)
     engine = msgspec.structs.replace(config.engine, name="local")
-    config = msgspec.structs.replace(config, federation=federation, privacy=privacy, engine=engine)
+    train = msgspec.structs.replace(config.train, stop_after=0)  # all must be compared after the same rounds
+    config = msgspec.structs.replace(config, federation=federation, train=train, privacy=privacy, engine=engine)
     bare = msgspec.structs.replace(
         config,
         protect=msgspec.structs.replace(config.protect, carry=False),
