@@ -114,6 +114,11 @@ class Method:
                 "protect.carry applies only to methods that clip an update and can keep what is cut off; "
                 f"{config.protect.method} is not one"
             )
+        if config.protect.reveal == "server" and not all(part.hides for part in self.parts.values()):
+            raise ConfigError(
+                "protect.reveal = 'server' applies only to methods that send nothing in the clear, since the server "
+                f"could not tell which parameters such values belong to; {config.protect.method} is not one"
+            )
         if config.privacy.inside_clip:
             self._check_shared_noise(config)
         if config.privacy.participations and self.varies:

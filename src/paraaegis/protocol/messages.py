@@ -145,9 +145,13 @@ class Survivors(Message, frozen=True, tag="survivors"):
 
 
 class ShareSum(Message, frozen=True, tag="share-sum"):
-    """Client: the sum of the survivors' shares that it holds, including its own."""
+    """Client: the sum of the survivors' shares that it holds, including its own.
+
+    `parameters` are the indices of the elected ones, if the server opens the sum.
+    """
 
     row: Blob
+    parameters: Blob | None = None
 
 
 class Finish(Message, frozen=True, tag="finish"):
@@ -291,6 +295,8 @@ def _blobs(message: Message) -> Iterator[tuple[str, Blob]]:
             yield from (("shares", blob) for blob in message.shares.values())
         case ShareSum():
             yield "shares", message.row
+            if message.parameters is not None:
+                yield "elected", message.parameters
         case Snapshot():
             yield from (("snapshot", blob) for blob in message.sealed.values())
         case Begin() | Finish():

@@ -93,12 +93,13 @@ def open_sum(
     """Ask the survivors for their share sums, and open the sum. Returns who is in it; nobody if it cannot be opened."""
     members = server.parameters.members(round_id.number)
     rows: dict[int, Blob] = {}
+    parameters: dict[str, Blob | None] = {}
 
     def take(client: str, reply: Message) -> None:
-        row = expect(reply, ShareSum, round_id).row
-        if len(row) != total.row_bytes:
-            raise ProtocolError(f"a share sum has {total.row_bytes} bytes, got {len(row)}")
-        rows[members.index(client)] = row
+        share_sum = expect(reply, ShareSum, round_id)
+        if len(share_sum.row) != total.row_bytes:
+            raise ProtocolError(f"a share sum has {total.row_bytes} bytes, got {len(share_sum.row)}")
+        rows[members.index(client)], parameters[client] = share_sum.row, share_sum.parameters
 
     requests: dict[str, Message] = {
         client: Survivors(
@@ -116,4 +117,6 @@ def open_sum(
     except CryptoError as error:  # too few shares, or a wrong one: the round is void, the run continues
         record.dropped["(shares)"] = str(error)
         return []
+    if total.opened is not None:
+        server.take_opened(round_id.number, total.opened, survivors, parameters)
     return survivors

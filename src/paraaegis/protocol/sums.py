@@ -21,7 +21,7 @@ from paraaegis.fixed_point import LIMIT, LIMIT_STEPS, iterate_fixed_point, pack_
 from paraaegis.parallel import parallel_map
 from paraaegis.protocol.messages import RoundId
 from paraaegis.protocol.rows import HOLDER_BYTES, SEALED_MORE, SHARE_BYTES, unpack_row
-from paraaegis.types import Blob, Payload
+from paraaegis.types import Blob, FixedPoint, Payload
 
 ROWS = "shares"  # the kind of payload with what opens a sum
 
@@ -30,6 +30,8 @@ class Sum(Protocol):
     """One running sum; the uploads in it are not kept."""
 
     row_bytes: int = 0  # size of a client's sum of shares, if such rows open the sum; see shares.py
+
+    opened: FixedPoint | None = None  # the summed steps, if the server opened them, of the update or its elected part
 
     def add(self, upload: Payload) -> None:
         """Add one client's upload: all of it or, with an error, none."""
@@ -139,7 +141,7 @@ class RlweSum(Sum):
     row_bytes = SHARE_BYTES * rlwe.SECRET + SEALED_MORE
 
     def __init__(self, profile: rlwe.Profile, length: int) -> None:
-        self._sum, self._rows = rlwe.RlweSum(profile, length), tuple[Blob, ...]()
+        self._profile, self._sum, self._rows = profile, rlwe.RlweSum(profile, length), tuple[Blob, ...]()
 
     def add(self, upload: Payload) -> None:
         """See Sum."""
@@ -167,6 +169,28 @@ class RlweSum(Sum):
         """See Sum."""
         rows = Payload(ROWS, len(self._rows), self._rows)
         return Payload("rlwe", self._sum.length, self._sum.close(), (rows,))
+
+
+class OpenedRlweSum(RlweSum):
+    """The same, opened by the server: it gets the sums of shares in the clear."""
+
+    row_bytes = SHARE_BYTES * rlwe.SECRET
+
+    def __init__(self, profile: rlwe.Profile, length: int, round_id: RoundId) -> None:
+        super().__init__(profile, length)
+        self._seed = public_seed(round_id)
+
+    def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:
+        """See Sum: rebuild the sum of the clients' secrets and open the sum."""
+        secret = rebuild({holder: unpack_row(row.view, rlwe.SECRET) for holder, row in rows.items()}, quorum)
+        length = self._sum.length
+        self.opened = rlwe.decrypt(self._profile, self._sum.close(), length, secret, self._seed, clients)
+
+    def close(self) -> Payload:
+        """See Sum."""
+        if self.opened is None:
+            raise ProtocolError("a sum is passed on once it is open, and this one is not")
+        return Payload("grid", self._sum.length, pack_fixed_point(self.opened))
 
 
 class ParallelSum(Sum):
@@ -198,6 +222,7 @@ class ParallelSum(Sum):
         for part in self._parts:
             if part.row_bytes:
                 part.open(rows, quorum, clients)
+                self.opened = part.opened
 
     def _check(self, upload: Payload) -> None:
         expect_kind(upload, "parallel", len(self._parts))

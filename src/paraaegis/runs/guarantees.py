@@ -22,7 +22,7 @@ from paraaegis.privacy.calibrate import (
     tight_multiplier,
 )
 from paraaegis.privacy.guarantee import Guarantee, guarantees, sensitivity
-from paraaegis.privacy.ledger import ELECTED, METRICS, SAMPLES, SECONDS, VOTES, Ledger, Release, releases_of
+from paraaegis.privacy.ledger import ELECTED, METRICS, SAMPLES, SECONDS, Ledger, Release, releases_of
 from paraaegis.runs.check import resolve
 from paraaegis.runs.folder import RunFolder
 
@@ -78,7 +78,7 @@ def run_guarantees(config: Config) -> RunGuarantees:
     method = method_of(config)
     method.check(config)
     half = method.client(config)
-    shared = {VOTES: half.votes, SAMPLES: _counted(config)}
+    shared = {half.ballot: half.votes, SAMPLES: _counted(config)}
     shared |= {METRICS: config.engine.share_metrics, SECONDS: config.engine.share_seconds}
     parts = [*half.exposures, *(part for part, released in shared.items() if released)]
     rounds = range(1, (config.privacy.participations or config.federation.rounds) + 1)
