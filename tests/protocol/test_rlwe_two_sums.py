@@ -150,12 +150,12 @@ def test_a_share_opens_in_its_own_attempt_only():
 @pytest.mark.parametrize(
     "survivors", [("client-0",), ("client-0", "client-1"), ("client-1", "client-2", "client-3", "client-4")]
 )
-def test_shares_are_given_out_for_no_set_below_the_quorum_or_without_oneself(survivors):
+def test_shares_are_given_out_for_no_set_below_the_quorum_or_without_oneself(numbers):
     playing, _ = masked()
     sent, _ = uploads(playing, 1)
     state = playing.states["client-0"]
     with pytest.raises(ProtocolError, match="survivors"):
-        playing.rows(1, {name: sent[name] for name in survivors}, ["client-0"])
+        playing.rows(1, {f"client-{i}": sent[f"client-{i}"] for i in numbers}, ["client-0"])
     assert playing.states["client-0"] is state
 
 

@@ -8,8 +8,10 @@ import msgspec
 import numpy as np
 
 from attacks import step_of
-from hand import Hand, federation
+from hand import Hand, ended, federation, uploads
 from paraaegis.crypto import rlwe
+from paraaegis.crypto.residues import pack, packed_size, unpack
+from paraaegis.crypto.ring import PRIMES
 from paraaegis.crypto.shamir import rebuild
 from paraaegis.protocol.messages import Aggregate
 from paraaegis.protocol.rows import HOLDER_BYTES, open_row, seal_row
@@ -17,6 +19,7 @@ from paraaegis.protocol.sums import public_seed
 from paraaegis.types import Blob, Payload
 
 RLWE = "protect.cipher=rlwe"
+METHODS = ("ckks-fedavg", "paraaegis-feedback", "paraaegis-static")
 WIDE = rlwe.PROFILES["wide"]
 
 
@@ -74,3 +77,38 @@ def with_rows(aggregate: Aggregate, rows: Mapping[int, Blob] | list[tuple[int, B
 def sealed(playing: Hand, row: np.ndarray, holder: int, number: int = 1) -> Blob:
     """A row that a colluder seals in the name of any holder."""
     return Blob(seal_row(row, step(playing, number), holder))
+
+
+class Round:
+    """One round whose rows a server may meddle with."""
+
+    def __init__(self, method: str = "ckks-fedavg", clients: int = 5, **more) -> None:
+        self.playing, self.updates = masked(method, clients, 60, **more)
+        self.sent, self.positions = uploads(self.playing, 1)
+        self.rows = self.playing.rows(1, self.sent)
+        self.honest = self.playing.sum(1, self.sent, self.positions, self.first(self.playing.parameters.quorum))
+
+    def first(self, count: int) -> dict[int, Blob]:
+        return {holder: self.rows[holder] for holder in sorted(self.rows)[:count]}
+
+    def refused_by_all(self, aggregate: Aggregate) -> bool:
+        """Every client ends the run over this aggregate and has changed nothing."""
+        return all(ended(self.playing, self.playing.begin(2, aggregate), name) for name in self.playing.silos)
+
+
+def flipped(blob: Blob, at: int = -1) -> Blob:
+    data = bytearray(blob.view)
+    data[at] ^= 1
+    return Blob(data)
+
+
+def lifted(payload: Payload, by: int, coefficient: int = 3) -> tuple[Blob, ...]:
+    """The chunks of a payload with a number added to one coefficient, modulo both primes; no key is needed."""
+    count = payload.length
+    pairs = np.zeros((2, 1 << 17), dtype=np.uint32)
+    unpack(payload.chunks[0].view, count, pairs)
+    for row, prime in zip(pairs, PRIMES, strict=True):
+        row[coefficient] = (int(row[coefficient]) + by) % prime
+    out = np.empty(packed_size(count), dtype=np.uint8)
+    pack(pairs, count, out)
+    return (Blob(out.data),)
