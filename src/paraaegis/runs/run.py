@@ -179,6 +179,7 @@ def _serve(
 
     def keep_state(state: ServerState) -> None:
         due = state.number % config.engine.checkpoint == 0 or state.number == config.federation.rounds
+        due &= state.opening[0] <= state.number  # within a round, learners have trained: they cannot train it again
         if due or transport.remote:  # after a restart, what remote clients were told must still be known
             folder.save(state, transport.checkpoint())
 
