@@ -43,7 +43,8 @@ class MethodCost(msgspec.Struct, kw_only=True):
     exchanges: int
     phases: dict[str, Fit]
     crowd: Fit
-    share: float = 0.0  # bytes of key shares per client of a round
+    share_up: float = 0.0  # bytes of key shares per client of a round
+    share_down: float = 0.0  # also of their sums, if clients open the sum
     per_ciphertext: int = 0  # values
     cipher_up: float = 0.0  # bytes per ciphertext
     cipher_down: float = 0.0
@@ -132,8 +133,9 @@ def load_of(cost: MethodCost, length: int, elected: int) -> Load:
 
 
 def _traffic(machine: Machine, cost: MethodCost, setting: Setting, load: Load) -> tuple[float, float]:
-    common = machine.header + load.votes + 4 * load.in_clear + cost.share * setting.clients
-    return common + cost.cipher_up * load.ciphertexts, common + cost.cipher_down * load.ciphertexts
+    common = machine.header + load.votes + 4 * load.in_clear
+    up = common + cost.cipher_up * load.ciphertexts + cost.share_up * setting.clients
+    return up, common + cost.cipher_down * load.ciphertexts + cost.share_down * setting.clients
 
 
 def at_once(machine: Machine, clients: int) -> int:

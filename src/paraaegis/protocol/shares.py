@@ -68,12 +68,18 @@ def _purpose(state: ClientState) -> tuple[str, int, int, str]:
 
 
 def check_addressed(upload: Upload, total: Sum, client: str, members: Sequence[str]) -> None:
-    """Refuse an upload that lacks a share for another member or, if its sum needs no shares, has any."""
+    """Refuse an upload without a share for each other member or, if its sum needs no shares, with any.
+
+    Whoever receives a share that does not open ends the run. So those of a wrong size are not passed on.
+    """
     holders = {*members} - {client} if total.row_bytes else set()
     if set(upload.shares) != holders:
         raise ProtocolError(
             f"the upload should contain shares for {sorted(holders) or 'nobody'}, got {sorted(upload.shares)}"
         )
+    if wrong := {holder: len(share) for holder, share in upload.shares.items() if len(share) != total.share_bytes}:
+        holder, size = next(iter(wrong.items()))
+        raise ProtocolError(f"a sealed share has {total.share_bytes} bytes, got {size} for {holder}")
 
 
 def interrupted(server: RoundServer, number: int) -> bool:

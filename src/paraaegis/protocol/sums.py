@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.crypto import lwe, rlwe
+from paraaegis.crypto import lwe, rlwe, sealed_box
 from paraaegis.crypto.ckks import CipherSum, Profile
 from paraaegis.crypto.pool import Pool
 from paraaegis.crypto.shamir import rebuild
@@ -30,6 +30,7 @@ class Sum(Protocol):
     """One running sum; the uploads in it are not kept."""
 
     row_bytes: int = 0  # size of a client's sum of shares, if such rows open the sum; see shares.py
+    share_bytes: int = 0  # size of a share as it is sealed to a fellow member
 
     opened: FixedPoint | None = None  # the summed steps, if the server opened them, of the update or its elected part
 
@@ -98,6 +99,7 @@ class LweSum(FixedPointSum):
         super().__init__(length, "lwe")
         self._form, self._seed = lwe.FORMS[form], public_seed(round_id)
         self.row_bytes = SHARE_BYTES * self._form.size
+        self.share_bytes = self.row_bytes + sealed_box.OVERHEAD
 
     def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:
         """See Sum: rebuild the sum of the clients' secrets and remove its mask."""
@@ -139,6 +141,7 @@ class RlweSum(Sum):
     """A sum of values under one-time secrets, passed on with what opens it: sums of shares, sealed for the clients."""
 
     row_bytes = SHARE_BYTES * rlwe.SECRET + SEALED_MORE
+    share_bytes = SHARE_BYTES * rlwe.SECRET + sealed_box.OVERHEAD
 
     def __init__(self, profile: rlwe.Profile, length: int) -> None:
         self._profile, self._sum, self._rows = profile, rlwe.RlweSum(profile, length), tuple[Blob, ...]()
@@ -199,6 +202,7 @@ class ParallelSum(Sum):
     def __init__(self, length: int, *parts: Sum) -> None:
         self._length, self._parts = length, parts
         self.row_bytes = sum(part.row_bytes for part in parts)
+        self.share_bytes = sum(part.share_bytes for part in parts)
 
     def add(self, upload: Payload) -> None:
         """See Sum: both parts in parallel; if one is refused, the other is subtracted again."""

@@ -13,9 +13,9 @@ function estimate(data, setting) {
     const encrypted = values[cost.encrypted], inClear = values[cost.in_clear];
     const votes = cost.votes ? Math.min(4 * k, Math.ceil(setting.length / 8)) : 0;
     const ciphertexts = encrypted ? Math.ceil(encrypted / cost.per_ciphertext) : 0;
-    const common = machine.header + votes + 4 * inClear + cost.share * setting.clients;
-    const up = common + cost.cipher_up * ciphertexts;
-    const down = common + cost.cipher_down * ciphertexts;
+    const common = machine.header + votes + 4 * inClear;
+    const up = common + cost.cipher_up * ciphertexts + cost.share_up * setting.clients;
+    const down = common + cost.cipher_down * ciphertexts + cost.share_down * setting.clients;
     total.bytes_up += up;
     total.bytes_down += down;
     const dot = (line) => line[0] + line[1] * setting.length + line[2] * ciphertexts;

@@ -238,6 +238,7 @@ def _serve(
         if ended and not transport.remote:  # all clients have applied all sums
             state = msgspec.structs.replace(state, history=[])
         due = ended or state.number % config.engine.checkpoint == 0
+        due &= state.opening[0] <= state.number  # within a round, learners have trained: they cannot train it again
         if due or transport.remote:  # after a restart, what remote clients were told must still be known
             folder.save(state, transport.checkpoint(), improvement.weights)
 
