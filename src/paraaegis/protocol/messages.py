@@ -14,7 +14,7 @@ from paraaegis.errors import ProtocolError
 from paraaegis.plural import plural
 from paraaegis.types import Blob, Buffer, Metrics, Payload, primed
 
-VERSION = 3
+VERSION = 4
 Frames = tuple[Buffer, ...]
 
 
