@@ -66,7 +66,8 @@ def decode(code: Blob, k: int, length: int) -> Positions:
     unused = k * bits % 8
     if k and (octets[-1] == 0 or (unused and octets[start - 1] >> unused)):
         raise ProtocolError(f"the code of {k} of {length} positions must end with a one, and unused bits must be zero")
-    compiled(_decode)(octets[:start], bits, positions)
+    if bits:  # otherwise each position is the place of its one
+        compiled(_decode)(octets[:start], bits, positions)
     if k and positions[-1] >= length:
         raise ProtocolError(f"positions must be below {length}, got {positions[-1]}")
     return positions
