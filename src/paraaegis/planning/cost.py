@@ -14,6 +14,7 @@ import msgspec
 
 from paraaegis.errors import ConfigError
 from paraaegis.methods import METHODS
+from paraaegis.protocol.gaps import typical_size
 from paraaegis.protocol.schedule import Schedule
 
 Fit = tuple[float, float, float]  # seconds: constant, per value in the model, per ciphertext that a client sends
@@ -101,7 +102,7 @@ class Load(msgspec.Struct):
     encrypted: int
     ciphertexts: int
     in_clear: int
-    votes: int  # bytes of the ballot
+    votes: float  # bytes of a typical ballot
 
 
 def estimate(machine: Machine, setting: Setting) -> Estimate:
@@ -128,7 +129,7 @@ def load_of(cost: MethodCost, length: int, elected: int) -> Load:
     values = {"none": 0, "elected": elected, "rest": length - elected, "all": length}
     encrypted = values[cost.encrypted]
     ciphertexts = math.ceil(encrypted / cost.per_ciphertext) if encrypted else 0
-    votes = min(4 * elected, (length + 7) // 8) if cost.votes else 0
+    votes = typical_size(min(elected, length - elected), length) if cost.votes else 0.0
     return Load(encrypted, ciphertexts, values[cost.in_clear], votes)
 
 

@@ -14,7 +14,7 @@ from paraaegis.errors import ProtocolError
 from paraaegis.plural import plural
 from paraaegis.types import Blob, Buffer, Metrics, Payload, primed
 
-VERSION = 3
+VERSION = 4
 Frames = tuple[Buffer, ...]
 
 
@@ -270,6 +270,8 @@ def expect(message: Message, kind: type[Some], round_id: RoundId) -> Some:
             for name in RoundId.__struct_fields__
             if getattr(round_id, name) != getattr(message.round_id, name)
         ]
+        if message.round_id.version != round_id.version:
+            wrong.append("every silo and the server must run the same version of paraaegis")
         raise ProtocolError(f"{kind.__name__} does not belong here: {'; '.join(wrong)}")
     return message
 
