@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from paraaegis.bench.ciphers import CLIENTS
 from paraaegis.bench.he import bench_he
 from paraaegis.bench.round import bench_round, bench_vote
@@ -42,8 +44,10 @@ def test_vote_reports_phases_and_the_size_of_a_ballot():
     assert 5_900 < bench.bytes_ballot < 6_000
 
 
-def test_round_reports_shares_of_training_by_ratio():
-    bench = bench_round(train_seconds=100.0, length=50_000, repeats=1)
+@pytest.mark.parametrize(("cipher", "phases"), [("ckks", 3), ("rlwe", 4)])
+def test_round_reports_shares_of_training_by_ratio(cipher, phases):
+    bench = bench_round(train_seconds=100.0, length=50_000, repeats=1, settings=[f"protect.cipher={cipher}"])
     assert set(bench.overhead) == set(bench.combine_seconds) == {"0.01", "0.1", "1.0"}
     for ratio, share in bench.overhead.items():
+        assert len(bench.client_seconds[ratio]) == phases
         assert share == sum(bench.client_seconds[ratio].values()) / 100

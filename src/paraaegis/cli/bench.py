@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Json, print_json
+from paraaegis.cli.options import Json, Settings, print_json
 
 app = typer.Typer(help="Measure what protection costs on this machine.", no_args_is_help=True, suggest_commands=False)
 
@@ -68,9 +68,10 @@ def vote(
     sys.stdout.write(f"one ballot: {bench.bytes_ballot:,} bytes\n")
 
 
-@app.command("round", epilog="Example: paraaegis bench round --batches 4")
+@app.command("round", epilog="Example: paraaegis bench round --set protect.cipher=rlwe")
 def whole_round(
     batches: Annotated[int, typer.Option(min=1, help="Batches of ResNet-18 training to measure.")] = 4,
+    settings: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Measure a client's protection on ResNet-18 as a share of its training time (3 epochs of 30 batches)."""
@@ -78,7 +79,7 @@ def whole_round(
     from paraaegis.learn.speed import seconds_a_batch
 
     _progress(f"{batches} batches of training")
-    bench = bench_round(EPOCHS * BATCHES * seconds_a_batch(batches), progress=_progress)
+    bench = bench_round(EPOCHS * BATCHES * seconds_a_batch(batches), progress=_progress, settings=settings or [])
     if as_json:
         print_json(bench)
         return
