@@ -86,7 +86,7 @@ def _ratios(settings: dict[str, Setting], ours: Setting) -> dict[str, dict[str, 
         }
         for name, other in others.items()
     }
-    return ratios | {"fedavg": {"up": FEDAVG_BYTES / ours.bytes_up, "down": FEDAVG_BYTES / ours.bytes_down}}
+    return ratios | {REFERENCE: {"up": FEDAVG_BYTES / ours.bytes_up, "down": FEDAVG_BYTES / ours.bytes_down}}
 
 
 def _best(runs: Sequence[Setting]) -> Setting:
