@@ -15,6 +15,7 @@ import msgspec
 
 from paraaegis.bench.ciphers import OURS
 from paraaegis.errors import ConfigError
+from paraaegis.methods import REFERENCE
 
 FEDAVG_BYTES = 4.0  # a float32 per value, up and down
 
