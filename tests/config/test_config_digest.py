@@ -25,6 +25,13 @@ def test_files_and_digests_contain_a_newer_key_only_where_it_was_changed():
     assert "cipher" not in plain.tables()["protect"]
 
 
+def test_a_file_of_ones_own_learners_states_no_training_that_they_may_not_use():
+    changed = make_config({}, ["learner=sites:make", "train.stop_after=3", "data.folder=here"])
+    assert (changed.tables()["train"], changed.tables()["data"]) == ({"stop_after": 3}, {"folder": "here"})
+    assert make_config(changed.tables()) == changed
+    assert not {"train", "data", "model"} & make_config({}, ["learner=sites:make"]).tables().keys()
+
+
 def leaves(table, key=""):
     for name, value in table.items():
         path = f"{key}.{name}" if key else name

@@ -74,10 +74,23 @@ def test_rounds_that_report_nothing_do_not_count():
     assert (improvement.best_round, improvement.stopped) == (1, "")
 
 
-def test_a_metric_that_is_not_reported_is_refused_with_those_that_are():
-    improvement = Improvement(config("train.stop_metric=auc"))
-    with pytest.raises(ConfigError, match=r"one that was reported \(loss, f1\), got 'auc'"):
-        improvement.take(RoundRecord(round=1, ratio=0, elected=0, metrics={"loss": 0.5, "f1": 0.5}))
+def test_a_metric_that_is_not_reported_is_replaced_by_the_one_shown(caplog):
+    improvement = Improvement(config("train.stop_metric=acc"))
+    for number, value in enumerate([0.5, 0.9, 0.6], 1):
+        improvement.take(RoundRecord(round=number, ratio=0, elected=0, metrics={"loss": 0.5, "f1": value}))
+    assert improvement.best_round == 2
+    assert caplog.messages == [
+        "train.stop_metric is 'acc', which was not reported; using f1 instead (reported: loss, f1)"
+    ]
+
+
+def test_a_misspelt_metric_loses_no_released_noise(tmp_path):
+    secret = ("protect.method=dp-fedavg", "privacy.clip=1", "privacy.epsilon=50", "privacy.calibration=tight")
+    result = federate(
+        config(*secret, "privacy.noise=secret", "federation.rounds=4", "train.stop_metric=acc"), learners(), tmp_path
+    )
+    noised = [release.round for release in read_ledger(result.model.parent / "ledger.jsonl") if release.sigma]
+    assert (result.rounds, result.stopped, sorted(noised)) == (4, "", [1, 1, 2, 2, 3, 3, 4, 4])
 
 
 def test_built_in_models_have_two_metrics():

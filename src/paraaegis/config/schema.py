@@ -236,15 +236,16 @@ class Config(Section, frozen=True):
         return "iid" if self.data.split == "iid" else f"dirichlet-{self.data.alpha:g}"
 
     def tables(self) -> dict[str, Any]:
-        """Its tables as they are written to a file; with your own learner, without those that it does not use."""
+        """Its tables as they are written to a file; with your own learner, of data and train only what was changed."""
         tables = self._as_before()
         if not self.learner:
             del tables["learner"]
             return tables
         del tables["model"]
-        tables["data"] = {key: value for key, value in tables["data"].items() if key == "folder" and value}
-        unused = [name for name, default in (("train", Train()), ("data", Data())) if getattr(self, name) == default]
-        return {name: table for name, table in tables.items() if name not in unused}
+        defaults = {"data": Data(), "train": Train()}
+        for name, default in defaults.items():
+            tables[name] = {key: value for key, value in tables[name].items() if value != getattr(default, key)}
+        return {name: table for name, table in tables.items() if table or name not in defaults}
 
     def _as_before(self) -> dict[str, Any]:
         """Its tables without newer keys that are at their defaults."""

@@ -24,6 +24,7 @@ from paraaegis.runs.assemble import make_keys
 from paraaegis.runs.check import resolve, warn_of_range
 from paraaegis.runs.folder import RunFolder, write_config
 from paraaegis.runs.learners import make_learners
+from paraaegis.runs.origin import Origin, origin_of
 from paraaegis.runs.result import Result, read_done, read_whole
 from paraaegis.runs.run import OnRecord
 from paraaegis.version import __version__
@@ -95,7 +96,8 @@ def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, 
     if config.learner:
         learners = check_learners(make_learners(config))
         warn_of_range(config, next(iter(learners.values())).has_batch_norm)
-        return lay_out(resolve(config, [learner.samples for learner in learners.values()]), out, fresh)
+        resolved = resolve(config, [learner.samples for learner in learners.values()])
+        return lay_out(resolved, out, fresh, origin_of(config, learners))
     from paraaegis.learn.models import has_batch_norm
     from paraaegis.runs.experiment import torch_experiment
 
@@ -103,10 +105,12 @@ def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, 
     return lay_out(torch_experiment(config, only="").config, out, fresh)
 
 
-def lay_out(resolved: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, dict[str, Path]]:
-    """The same for a resolved configuration."""
+def lay_out(
+    resolved: Config, out: Path, fresh: bool = False, origin: Origin | None = None
+) -> tuple[RunFolder, dict[str, Path]]:
+    """The same for a resolved configuration; `origin` is where its model comes from, with your own learners."""
     folder = RunFolder(out)
-    with folder.claimed(resolved, fresh):
+    with folder.claimed(resolved, fresh, origin):
         folder.error.unlink(missing_ok=True)
         if fresh:
             shutil.rmtree(out / "nodes", ignore_errors=True)

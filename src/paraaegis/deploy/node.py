@@ -29,7 +29,7 @@ from paraaegis.protocol.messages import Frames
 from paraaegis.protocol.state import ClientState
 from paraaegis.runs.assemble import evaluators_of, make_client, make_parameters, short_name
 from paraaegis.runs.check import resolve, warn_of_range
-from paraaegis.runs.learners import find_maker, importable, save_model
+from paraaegis.runs.learners import digest_of_file, find_maker, importable, save_model
 from paraaegis.runs.metrics_log import MetricsLog
 from paraaegis.types import Learner
 
@@ -42,6 +42,7 @@ class _Introduced(msgspec.Struct):
     config: str
     learner: str
     facts: LearnerFacts
+    code: str = ""  # digest of the learner's file
 
 
 def load_resolved(path: Path) -> Config:
@@ -109,7 +110,9 @@ class DeployedClient:
     def _introduce(self) -> LearnerFacts:
         facts, _ = introduce(self.name, self._made)
         warn_of_range(self.config, bool(getattr(self._made, "has_batch_norm", False)))
-        introduced = _Introduced(config=self.config.digest(), learner=self.config.learner, facts=facts)
+        introduced = _Introduced(
+            config=self.config.digest(), learner=self.config.learner, facts=facts, code=digest_of_file(self.config)
+        )
         write_whole(self.folder / "facts.json", lambda file: file.write(msgspec.json.encode(introduced)))
         return facts
 

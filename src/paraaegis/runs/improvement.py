@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Collection
 
 from paraaegis import metrics
 from paraaegis.config import Config
-from paraaegis.errors import ConfigError
 from paraaegis.plural import plural
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.types import Vector
+
+_log = logging.getLogger(__name__)
 
 
 class Improvement:
@@ -22,7 +25,7 @@ class Improvement:
     def __init__(self, config: Config) -> None:
         self.best_round, self.stopped = 0, ""
         self.weights: Vector | None = None
-        self._metric, self._patience = config.train.stop_metric, config.train.stop_after
+        self._metric, self._wanted, self._patience = "", config.train.stop_metric, config.train.stop_after
         self._rounds = config.federation.rounds
         self._best, self._waited = math.nan, 0
 
@@ -30,13 +33,7 @@ class Improvement:
         """Take a round's record and the model after that round; records come in order."""
         if not record.metrics:
             return
-        if not self._metric:
-            self._metric = metrics.choose(None, record.metrics)
-        if self._metric not in record.metrics and not self.best_round:
-            raise ConfigError(
-                f"train.stop_metric must be one that was reported ({', '.join(record.metrics)}), got {self._metric!r}; "
-                "start over with one of them, or leave it out"
-            )
+        self._metric = self._metric or _chosen(self._wanted, record.metrics)
         value = record.metrics.get(self._metric, math.nan)
         if not math.isnan(value) and (not self.best_round or metrics.better(self._metric, value, self._best)):
             self.best_round, self._best, self._waited, self.weights = record.round, value, 0, weights
@@ -51,3 +48,17 @@ class Improvement:
             f"{plural(self._waited, 'round')} without improvement (train.stop_after); the best was {best}, after round "
             f"{self.best_round}; {plural(self._rounds, 'round')} were planned"
         )
+
+
+def _chosen(wanted: str, reported: Collection[str]) -> str:
+    """The wanted metric, or the one shown. Refusing it now would lose the noise of the rounds already done."""
+    shown = metrics.choose(None, reported)
+    if wanted and wanted not in reported:
+        _log.warning(
+            "train.stop_metric is %r, which was not reported; using %s instead (reported: %s)",
+            wanted,
+            shown,
+            ", ".join(reported),
+        )
+        return shown
+    return wanted or shown

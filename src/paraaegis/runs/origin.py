@@ -8,9 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from paraaegis.config import Config
 from paraaegis.errors import RunError
 from paraaegis.files import write_whole
 from paraaegis.protocol.learner import CheckedLearner
+from paraaegis.runs.learners import digest_of_file
 
 _log = logging.getLogger(__name__)
 
@@ -72,10 +74,10 @@ def write_origin(path: Path, origin: Origin) -> None:
     write_whole(path, lambda file: file.write(content + b"\n"))
 
 
-def origin_of(learner: str, code: str, learners: Mapping[str, CheckedLearner]) -> Origin:
-    """The origin of a run of these learners."""
-    facts = next(iter(learners.values())).facts
+def origin_of(config: Config, learners: Mapping[str, CheckedLearner]) -> Origin:
+    """The origin of a run of this configuration with these learners."""
+    facts, code = next(iter(learners.values())).facts, digest_of_file(config)
     samples = {name: one.samples for name, one in learners.items()}
     return Origin(
-        learner=learner, code=(code,) if code else (), model=facts.model, length=facts.length, samples=samples
+        learner=config.learner, code=(code,) if code else (), model=facts.model, length=facts.length, samples=samples
     )

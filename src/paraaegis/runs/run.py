@@ -35,7 +35,7 @@ from paraaegis.runs.check import check_samples, checked_length, resolve, warn_of
 from paraaegis.runs.extend import extend, extendable
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.improvement import Improvement
-from paraaegis.runs.learners import digest_of_file, make_learners, save_model
+from paraaegis.runs.learners import make_learners, save_model
 from paraaegis.runs.origin import Origin, origin_of
 from paraaegis.runs.result import Result, complete, read_whole
 from paraaegis.types import Learner
@@ -95,8 +95,7 @@ def _run_own(
     """Run the user's own learners. Each evaluates the model on its own hold-out data."""
     checked = check_learners(learners)
     resolved = resolve(config, [learner.samples for learner in checked.values()])
-    origin = origin_of(config.learner, digest_of_file(config), checked)
-    return _run(resolved, checked, out, fresh, on_record, more, origin=origin)
+    return _run(resolved, checked, out, fresh, on_record, more, origin=origin_of(config, checked))
 
 
 def _run(
