@@ -63,6 +63,7 @@ def plan(
     from paraaegis.planning.pilot import run_pilot
     from paraaegis.planning.planner import Request, check, configured, recommend, train_seconds_of
     from paraaegis.runs.folder import write_config
+    from paraaegis.runs.guarantees import run_guarantees
 
     limits = {"seconds": seconds, "megabytes": megabytes, "bandwidth": bandwidth, "points": points}
     of_pilot = {"pilot-rounds": pilot_rounds, "metric": metric}
@@ -73,6 +74,8 @@ def plan(
             f"--write names a model, but --model {model} is a number of values; name a model or omit --model"
         )
     check(base)
+    if base.learner and not pilot:
+        run_guarantees(base)  # refuses noise that depends on samples that only a pilot counts
     length = _own_length(base, config, pilot) if base.learner and not model else _length(model, base)
     machine = measure(base.protect.profile, (REFERENCE, base.protect.method), say_measured)
     measured = None
@@ -198,6 +201,11 @@ def _length(model: str, config: Config) -> int:
 
     if (number := _number(model)) is not None:
         return number
+    if config.learner:
+        raise ConfigError(
+            f"--model must be a number of values with learner = {config.learner!r}, whose model is not built in, got "
+            f"{model!r}; or leave it out and add --pilot, which counts them"
+        )
     name = model or config.model.name
     if name not in MODEL_NAMES:
         raise ConfigError(

@@ -1,0 +1,43 @@
+"""The paper's noise of a study with learners of one's own depends on their samples, never on those of digits."""
+
+import sys
+
+import pytest
+
+from commands import call
+
+STUDY = """
+learner = "nowhere:make"
+[federation]
+names = ["alpha", "beta"]
+"""
+
+
+@pytest.fixture
+def paraaegis(monkeypatch, capsys, tmp_path):
+    (tmp_path / "study.toml").write_text(STUDY)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: call(monkeypatch, capsys, *arguments)
+
+
+@pytest.mark.parametrize("command", [("privacy",), ("plan", "--model", "1000")])
+def test_noise_that_depends_on_unknown_samples_is_not_guaranteed(paraaegis, command):
+    status, out, err = paraaegis(command[0], "study.toml", *command[1:])
+    assert (status, out) == (2, "")
+    assert "depends on the smallest number of samples of any client" in err
+    assert "set federation.min_samples" in err
+    assert "measuring" not in err
+
+
+@pytest.mark.parametrize("known", ["federation.min_samples=40", "privacy.calibration=tight"])
+def test_noise_is_guaranteed_once_it_is_known(paraaegis, known):
+    status, out, _ = paraaegis("privacy", "study.toml", "--set", known)
+    assert status == 0
+    assert "σ" in out
+
+
+def test_a_built_in_models_size_is_not_that_of_ones_own(paraaegis):
+    status, _, err = paraaegis("plan", "study.toml", "--model", "cnn", "--set", "privacy.calibration=tight")
+    assert status == 2
+    assert "--model must be a number of values with learner" in err
