@@ -73,7 +73,9 @@ def run_guarantees(config: Config) -> RunGuarantees:
     """The guarantees of a configuration.
 
     If calibration `paper` needs `min_samples`, it is taken from the split of a built-in data set; a configuration with
-    a learner must give it. Sampling is assumed to be worst-case: a client drawn in every round, or as often as privacy.participations allows.
+    a learner must say it.
+
+    Sampling is assumed to be worst-case: a client drawn in every round, or as often as privacy.participations allows.
     """
     config = _with_samples(config)
     method = method_of(config)
@@ -88,10 +90,15 @@ def run_guarantees(config: Config) -> RunGuarantees:
     return _guarantees_of(config, releases)
 
 
+def lacks_samples(config: Config) -> bool:
+    """Whether the noise depends on the smallest number of samples, which the configuration does not say."""
+    paper = config.privacy.calibration == "paper" and not math.isinf(config.privacy.epsilon)
+    return paper and not config.federation.min_samples and method_of(config).noised_parts(config) > 0
+
+
 def _with_samples(config: Config) -> Config:
     """The configuration as a run would resolve it; the data is split only if the paper's noise needs `min_samples`."""
-    paper = config.privacy.calibration == "paper" and not math.isinf(config.privacy.epsilon)
-    if config.federation.min_samples or not (paper and method_of(config).noised_parts(config)):
+    if not lacks_samples(config):
         return resolve(config, [config.federation.min_samples])
     if config.learner:
         raise ConfigError(
