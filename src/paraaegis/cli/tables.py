@@ -132,11 +132,7 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
         console.print(f"No ratio fits your limits; the nearest takes {miss}.", highlight=False)
     _show_guarantees(console, f"{recommendation.choice.method} guarantees", recommendation.guarantees)
     if written is not None:
-        text = (
-            f"configuration with its model and data set written to {written}"
-            if recommendation.fits
-            else f"nothing was written to {written}"
-        )
+        text = f"configuration written to {written}" if recommendation.fits else f"nothing was written to {written}"
         console.print(text, highlight=False, soft_wrap=True)
 
 
