@@ -121,7 +121,7 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
         table.add_row(label, *(value(choice) for choice in columns.values()))
     console.print(table)
     console.print(
-        f"CKKS profile {recommendation.profile}; noise σ = {recommendation.sigma:.4g} per coordinate", highlight=False
+        f"profile {recommendation.profile}; noise σ = {recommendation.sigma:.4g} per coordinate", highlight=False
     )
     if recommendation.simulation:
         text = "Simulation without guarantee: noise and secret orders are seeded; set privacy.noise=secret."
