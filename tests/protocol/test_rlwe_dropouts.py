@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from five_clients import UPDATES, hand, lost, of_all
-from five_masked import FEEDBACK, WHOLE, away, conserved, each_method
+from five_masked import FEEDBACK, STATIC, WHOLE, away, conserved, each_method
 from hand import Served, honest, mean, served
 from paraaegis.protocol.messages import Begin, Elected, Finish, Survivors
 
 ROUND = {"before the ballot": Begin, "before the upload": Elected, "before its sum of shares": Survivors}
+PHASES = [(ways, phase) for ways in (STATIC, FEEDBACK) for phase in ROUND]
+PHASES += [(WHOLE, phase) for phase in ROUND if phase != "before the upload"]  # which has no vote
+each_phase = pytest.mark.parametrize(("settings", "phase"), PHASES)
 
 
-@each_method
+@each_phase
 @pytest.mark.parametrize("heard", [True, False])
-@pytest.mark.parametrize("phase", ROUND)
 def test_a_client_lost_in_any_phase_leaves_a_round_of_the_others(settings, phase, heard):
-    if settings is WHOLE and phase == "before the upload":
-        return
     playing = hand(*settings)
     done = served(playing, away("client-4", kind=ROUND[phase], number=2, heard=heard))
     counted = 5 if phase == "before its sum of shares" else 4
@@ -29,12 +29,9 @@ def test_a_client_lost_in_any_phase_leaves_a_round_of_the_others(settings, phase
         np.testing.assert_array_equal(done.model(), of_all(1) + second + of_all(3))
 
 
-@each_method
+@each_phase
 @pytest.mark.parametrize("heard", [True, False])
-@pytest.mark.parametrize("phase", ROUND)
 def test_a_round_that_falls_below_the_quorum_in_any_phase_is_void_and_the_run_continues(settings, phase, heard):
-    if settings is WHOLE and phase == "before the upload":
-        return
     playing = hand(*settings)
     done = served(playing, away("client-3", "client-4", kind=ROUND[phase], number=2, heard=heard))
     assert [len(line.clients) for line in done.lines] == [5, 0, 5]
