@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from hand import Hand
 from paraaegis.errors import LearnerError, ProtocolError, UpdateError
@@ -55,11 +56,40 @@ def test_what_a_learner_returns_must_be_a_model(model, came):
     (([], {}, 1), r"must return \(weights, metrics\) or the weights alone, got 3 values"),
     ((np.zeros(LENGTH, np.float32), [0.5]), "a dict of numbers by name as metrics, got list"),
     ((np.zeros(LENGTH, np.float32), {"loss": "low"}), "returned str for 'loss'; return a number"),
+    ((np.zeros(LENGTH, np.float32), {"f1": "0.5"}), "returned str for 'f1'; return a number"),
 ])  # fmt: skip
 def test_metrics_that_are_none_are_refused(returned, why):
     playing = hand()
     playing.learners[ME].train = lambda weights, number: returned
     refused(playing, playing.begin(1), f"client-0's learner .*{why}", LearnerError)
+
+
+@pytest.mark.parametrize("loss", [np.nan, np.inf])
+def test_a_loss_that_is_not_finite_is_refused_with_the_remedy(loss):
+    playing = hand()
+    playing.learners[ME].train = lambda weights, number: (weights, {"loss": loss, "f1": np.nan})
+    why = f"training of client-0 in round 1 gave a loss of {loss}; lower the learning rate"
+    refused(playing, playing.begin(1), why, UpdateError)
+    playing.learners[ME].train = lambda weights, number: (weights, {"loss": 0.5, "f1": np.nan})
+    playing.send(ME, playing.begin(1))
+
+
+def test_clients_do_not_share_a_learner():
+    one, other = ToyLearner(np.ones((1, 3))), ToyLearner(np.ones((1, 3)))
+    with pytest.raises(LearnerError, match=r"a and c have the same learner, .*; build a model and a learner for each"):
+        check_learners({"a": one, "b": other, "c": one})
+
+
+def test_clients_do_not_share_a_torch_model_but_may_share_its_description():
+    def learners(model):
+        made = {name: ToyLearner(np.ones((1, 3))) for name in ("a", "b")}
+        for learner in made.values():
+            learner.model = model
+        return made
+
+    with pytest.raises(LearnerError, match=r"a and b have the same model, .*; build a model"):
+        check_learners(learners(torch.nn.Linear(2, 1)))
+    check_learners(learners("linear"))
 
 
 def test_an_error_of_a_learner_names_its_client_and_keeps_its_traceback():

@@ -51,6 +51,11 @@ def test_a_mean_is_over_the_numbers_that_were_reported(values, counts):
     assert min(known.values()) - 1e-9 <= mean <= max(known.values()) + 1e-9
 
 
+def test_an_infinite_value_is_not_hidden_by_the_other_sites():
+    means = _means({"a": {"perplexity": math.inf}, "b": {"perplexity": 4.0}}, {"a": 1, "b": 1})
+    assert math.isnan(means["perplexity"])
+
+
 def test_means_keep_the_order_in_which_metrics_were_reported():
     assert list(_means({"a": {"recall": 1.0, "auc": 0.5}, "b": {"f1": 0.1}}, {"a": 1, "b": 1})) == [
         "recall",

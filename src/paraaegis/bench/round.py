@@ -138,7 +138,7 @@ def _clients(
     """Ten clients, with secret noise as in deployment."""
     fixed = [f"protect.ratio={ratio}", "privacy.noise=secret", f"federation.clients={CLIENTS}"]
     config: Config = resolve(make_config({}, [*settings, *fixed]), [NullLearner.samples])
-    learners = dict.fromkeys(config.names, NullLearner(length))
+    learners = {name: NullLearner(length) for name in config.names}
     federation = assemble(config, learners, make_keys(config), "client-0", pools)
     parameters = federation.parameters
     return federation.clients, lambda: federation.server.new_sum(parameters.round_id(1), parameters.k(1))

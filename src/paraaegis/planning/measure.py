@@ -181,7 +181,7 @@ def _config(profile_name: str, method: str, ratio: float) -> Config:
 
 def _play(config: Config, length: int, workers: int, pools: tuple[SecretPool, Pool]) -> RoundRecord:
     """The fastest round after the first, which warms up; other work on the machine can only add time."""
-    learners = dict.fromkeys(config.names, FixedUpdateLearner(length))
+    learners = {name: FixedUpdateLearner(length) for name in config.names}
     federation = assemble(config, learners, make_keys(config), "client-0", pools)
     records: list[RoundRecord] = []
     LocalTransport(federation.clients, workers=workers).run(

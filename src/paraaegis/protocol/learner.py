@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.shuffle import digest
-from paraaegis.errors import LearnerError, ParaAegisError
+from paraaegis.errors import LearnerError, ParaAegisError, UpdateError
 from paraaegis.plural import plural
 from paraaegis.types import Arrays, Learner, Metrics, Vector
 
@@ -76,8 +77,14 @@ class CheckedLearner:
                 f"train of {self.client}'s learner must return (weights, metrics) or the weights alone, got "
                 f"{plural(len(returned), 'value')}"
             )
-        trained, metrics = (returned, {}) if alone else returned
-        return self._checked(trained, "train"), self._numbers(metrics or {}, "train")
+        trained, returned_metrics = (returned, {}) if alone else returned
+        metrics = self._numbers(returned_metrics or {}, "train")
+        if not math.isfinite(loss := metrics.get("loss", 0.0)):
+            raise UpdateError(
+                f"training of {self.client} in round {number} gave a loss of {loss}; lower the learning rate, or look "
+                "for NaN in the data"
+            )
+        return self._checked(trained, "train"), metrics
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
         """The model after the aggregated update."""
@@ -122,6 +129,8 @@ class CheckedLearner:
         numbers: Metrics = {}
         for name, value in metrics.items():
             try:
+                if isinstance(value, (str, bytes)):  # which float would read
+                    raise TypeError
                 numbers[str(name)] = float(value)
             except (TypeError, ValueError, RuntimeError) as error:  # torch's, of a tensor
                 raise LearnerError(f"{what} returned {_kind(value)} for {name!r}; return a number") from error
@@ -172,6 +181,7 @@ def _first_model(client: str, learner: Learner) -> Vector:
 
 def check_learners(learners: Mapping[str, Learner]) -> dict[str, CheckedLearner]:
     """The learners of one process. Their first models are made one after the other, and must be equal."""
+    _refuse_sharing(learners)
     checked: dict[str, CheckedLearner] = {}
     for name, learner in learners.items():
         facts, first = introduce(name, learner)
@@ -181,6 +191,21 @@ def check_learners(learners: Mapping[str, Learner]) -> dict[str, CheckedLearner]
             first = reference.initial()  # one array for all
         checked[name] = CheckedLearner(name, partial(_given, learner), facts, first)
     return checked
+
+
+def _refuse_sharing(learners: Mapping[str, Learner]) -> None:
+    """Refuse one learner, or one model that learners write to, for two clients: they train at the same time."""
+    owners: dict[int, tuple[str, object]] = {}
+    for name, learner in learners.items():
+        model = getattr(learner, "model", None)
+        loaded = hasattr(model, "load_state_dict")  # like a torch module; a mere description may be shared
+        for thing, what in ((learner, "learner"), *([(model, "model")] if loaded else [])):
+            other, _ = owners.setdefault(id(thing), (name, thing))
+            if other != name:
+                raise LearnerError(
+                    f"{other} and {name} have the same {what}, but train at the same time; build a model and a learner "
+                    "for each client"
+                )
 
 
 def _given(learner: Learner) -> Learner:

@@ -278,7 +278,7 @@ def same(values: Mapping[str, str], what: str, wanted: str | None = None) -> Non
 
 
 def _means(measured: Mapping[str, Metrics], weights: Mapping[str, int]) -> Metrics:
-    """Each metric's weighted mean over the clients that reported a number; NaN if none did.
+    """Each metric's weighted mean over the clients that reported a number; NaN if none did, or one is infinite.
 
     NaN is ordinary: a site whose test data has one class has no AUC.
     """
@@ -287,7 +287,8 @@ def _means(measured: Mapping[str, Metrics], weights: Mapping[str, int]) -> Metri
         values = {client: metrics[name] for client, metrics in measured.items() if name in metrics}
         values = {client: value for client, value in values.items() if not math.isnan(value)}
         total = sum(weights[client] for client in values)
-        means[name] = sum(value * weights[client] / total for client, value in values.items()) if values else math.nan
+        mean = sum(value * weights[client] / total for client, value in values.items()) if values else math.nan
+        means[name] = mean if math.isfinite(mean) else math.nan  # as it is read back from a file
     return means
 
 

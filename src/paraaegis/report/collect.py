@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.guarantees import spending
+from paraaegis.runs.origin import Origin, read_origin
 from paraaegis.runs.result import Result, bytes_per_client, read_done, summarise
 
 
@@ -34,6 +35,7 @@ class Run:
     parent: str = ""
     running: bool = False
     metric: str = ACCURACY  # the one that the report shows
+    origin: Origin | None = None  # where the model came from, with your own learners
 
     @property
     def row(self) -> str:
@@ -59,6 +61,11 @@ class Run:
     def shared(self) -> bool:
         """Whether its machine had other work."""
         return self.result.shared
+
+    @property
+    def subject(self) -> str:
+        """What was trained; with your own learners, whose names may say little, also the size of the model."""
+        return self.config.subject + (f", {plural(self.origin.length, 'value')}" if self.origin else "")
 
     @property
     def split(self) -> str:
@@ -96,11 +103,16 @@ class Run:
         return (up if direction == "up" else down) / 1e6
 
 
-def by_split(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs grouped by data split."""
+def by_data(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs grouped by subject and data split, since metrics on different data are not comparable.
+
+    A group is named after its split, and after its subject only if another one has the same split.
+    """
+    splits = Counter(split for _, split in {(run.subject, run.split) for run in runs})
     grouped: dict[str, list[Run]] = {}
     for run in runs:
-        grouped.setdefault(run.split, []).append(run)
+        name = run.split if splits[run.split] == 1 else f"{run.subject}, {run.split}"
+        grouped.setdefault(name, []).append(run)
     return grouped
 
 
@@ -167,4 +179,5 @@ def _read(path: Path, running: bool) -> Run:
     if folder.ledger.exists():
         guarantees = spending(path).guarantees
     name, parent = path.resolve().name, path.resolve().parent.name
-    return Run(config, records, done or summarise(config, folder), guarantees, name, name, parent, done is None)
+    result, origin = done or summarise(config, folder), read_origin(folder.origin)
+    return Run(config, records, result, guarantees, name, name, parent, done is None, origin=origin)

@@ -40,8 +40,8 @@ def shown_methods(machine: Machine) -> list[str]:
 
 
 def _measured(run: Run, runs: Sequence[Run], machine: Machine) -> dict[str, Any]:
-    protect, subject = run.config.protect, run.config.subject
-    siblings = (other.length for other in runs if other.config.subject == subject)
+    protect, subject = run.config.protect, run.subject
+    siblings = (other.length for other in runs if other.subject == subject)
     cost = machine.methods.get(priced_as(run.result.method))
     return {
         "label": run.label,

@@ -8,7 +8,7 @@ from typing import Any
 
 from paraaegis.methods import METHODS
 from paraaegis.metrics import better, heading, is_percent, lower_is_better, named
-from paraaegis.report.collect import Run, by_split
+from paraaegis.report.collect import Run, by_data
 from paraaegis.report.styles import style_of
 
 Figure = dict[str, Any]
@@ -22,11 +22,11 @@ _SYMBOLS = {"*": "star", "v": "triangle-down", "<": "triangle-left", "s": "squar
 def figures(runs: Sequence[Run]) -> dict[str, Figure]:
     """All figures that these runs have data for, by title."""
     drawn: dict[str, Figure] = {}
-    splits = by_split(runs)
+    groups = by_data(runs)
     metric = runs[0].metric
     title = metric[:1].upper() + metric[1:]
-    for split, some in splits.items():  # metrics on different data are not comparable
-        suffix = f", {split}" if len(splits) > 1 else ""
+    for name, some in groups.items():
+        suffix = f", {name}" if len(groups) > 1 else ""
         both = [run.megabytes("up") + run.megabytes("down") for run in some]
         seconds = [run.result.seconds for run in some]
         drawn[f"{title} against time{suffix}"] = _scatter(some, "seconds", seconds, timed=True)

@@ -22,7 +22,8 @@ def headline(runs: Sequence[Run]) -> str:
         return f"The run reports no {metric}." if len(runs) == 1 else f"None of the {len(runs)} runs reports {metric}."
     plains = [run for run in known if run.result.method == REFERENCE]
     plain = next((run for run in plains if run.config.data.split == "iid"), plains[0] if plains else None)
-    others = [run for run in known if run.result.method != REFERENCE and (plain is None or alike(run, plain))]
+    comparable = [run for run in known if (alike(run, plain) if plain else run.subject == known[0].subject)]
+    others = [run for run in comparable if run.result.method != REFERENCE]
     if len(known) == 1 or not others:
         return f"{known[0].label} reached {named(metric, known[0].value)} in {known[0].result.seconds:.0f} s."
     best = max(others, key=_standing)
@@ -71,7 +72,13 @@ def _named(run: Run) -> str:
 def alike(run: Run, other: Run) -> bool:
     """Whether two runs differ only in how updates are protected."""
     one, two = (msgspec.structs.replace(each.config, protect=Protect(), privacy=Privacy()) for each in (run, other))
-    return one.digest() == two.digest()
+    return one.digest() == two.digest() and _learners(run) == _learners(other)
+
+
+def _learners(run: Run) -> tuple[str, int, dict[str, int]] | None:
+    """The first model and the clients' samples, with learners of one's own, which a configuration does not describe."""
+    origin = run.origin
+    return None if origin is None else (origin.model, origin.length, origin.samples)
 
 
 def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
@@ -123,10 +130,10 @@ def notes(runs: Sequence[Run]) -> str:
 def over_seeds(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """The metric over runs that differ only in the seed: headings, and a row for each group of two or more."""
     metric = runs[0].metric
-    grouped: dict[str, list[Run]] = {}
+    grouped: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         if run.value == run.value:
-            grouped.setdefault(_without_seed(run), []).append(run)
+            grouped.setdefault((run.subject, _without_seed(run)), []).append(run)
     several = [group for group in grouped.values() if len({run.config.seed for run in group}) > 1]
     splits = {run.split for group in several for run in group}
     rows = []

@@ -82,8 +82,8 @@ def _title(runs: Sequence[Run]) -> str:
     first = runs[0].config
     clients, rounds = plural(first.federation.clients, "client"), plural(first.federation.rounds, "round")
     return (
-        f"{first.subject}, {clients}, {rounds}"
-        if len({run.config.subject for run in runs}) == 1
+        f"{runs[0].subject}, {clients}, {rounds}"
+        if len({run.subject for run in runs}) == 1
         else plural(len(runs), "run")
     )
 

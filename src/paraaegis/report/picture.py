@@ -9,7 +9,7 @@ from typing import Any
 
 from paraaegis.comparisons.table import as_markdown
 from paraaegis.metrics import heading
-from paraaegis.report.collect import Run, by_split
+from paraaegis.report.collect import Run, by_data
 from paraaegis.report.figures import limits, pareto
 from paraaegis.report.findings import headline, notes, over_seeds, results, sites
 from paraaegis.report.styles import style_of
@@ -18,23 +18,23 @@ SPREAD = 30  # ratio of largest to smallest cost above which an axis is logarith
 
 
 def write_picture(runs: Sequence[Run], path: Path, title: str = "") -> None:
-    """Plot the metric against time and against bytes, one row per split, with the Pareto front."""
+    """Plot the metric against time and against bytes, one row per subject and split, with the Pareto front."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    splits = by_split(runs)
+    groups = by_data(runs)
     figure, panels = plt.subplots(
-        len(splits), 2, figsize=(11, 0.6 + 3.2 * len(splits)), sharey="row", squeeze=False, layout="constrained"
+        len(groups), 2, figsize=(11, 0.6 + 3.2 * len(groups)), sharey="row", squeeze=False, layout="constrained"
     )
-    for (left, right), (split, some) in zip(panels, splits.items(), strict=True):
+    for (left, right), (name, some) in zip(panels, groups.items(), strict=True):
         hollow = " (hollow: machine had other work, not comparable)" if any(run.shared for run in some) else ""
         draw(left, some, [run.result.seconds for run in some], f"seconds{hollow}", timed=True)
         both = [run.megabytes("up") + run.megabytes("down") for run in some]
         draw(right, some, both, "MB per client per round, up and down")
         label = heading(some[0].metric)
-        left.set_ylabel(label if len(splits) == 1 else f"{split}\n{label}")
+        left.set_ylabel(label if len(groups) == 1 else f"{name}\n{label}")
     finish(figure, panels, path, title)
     plt.close(figure)
 
