@@ -156,6 +156,11 @@ def test_what_a_loop_must_not_return_is_named(returned, said):
         learner.train(learner.initial(), 1)
 
 
+def test_metrics_do_not_hold_on_to_torchs_graph():
+    learner = torch_learner(net(), train=lambda model: {"loss": model(points()[0]).sum()}, samples=1)
+    assert not learner.train(learner.initial(), 1)[1]["loss"].requires_grad
+
+
 def test_an_evaluation_without_a_result_is_refused():
     learner = attached(train=lambda model: None, evaluate=lambda model: None)
     with pytest.raises(LearnerError, match=r"evaluate of a's learner must return a dict .*, got NoneType"):

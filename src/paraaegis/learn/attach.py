@@ -112,7 +112,7 @@ class TorchAttachment:
         from_vector(self.model, weights)
         self.model.train()
         metrics = self._train(self.model, number)
-        return self._vector(), metrics or {}
+        return self._vector(), _detached(metrics or {})
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
         """Add the aggregated update; BatchNorm's variances stay at or above zero."""
@@ -129,7 +129,7 @@ class TorchAttachment:
         from_vector(self.model, weights)
         self.model.eval()
         with torch.no_grad():
-            return self._evaluate(self.model)
+            return _detached(self._evaluate(self.model))
 
     def state(self) -> Arrays:
         """Integer buffers and the states in `keep`, which are not part of the vector."""
@@ -242,6 +242,13 @@ def _length(dataset: Any) -> int:
         return len(dataset)
     except TypeError as error:
         raise DataError("data= must have a length: an IterableDataset does not; pass train= and samples=") from error
+
+
+def _detached(metrics: Any) -> Any:
+    """Metrics without torch's graph, which torch warns of when they become numbers; a learner's caller checks them."""
+    if not isinstance(metrics, Mapping):
+        return metrics
+    return {name: value.detach() if isinstance(value, Tensor) else value for name, value in metrics.items()}
 
 
 def _with_round(train: Train) -> Callable[[nn.Module, int], Metrics | None]:
