@@ -129,7 +129,8 @@ class TorchAttachment:
         from_vector(self.model, weights)
         self.model.eval()
         with torch.no_grad():
-            return _detached(self._evaluate(self.model))
+            metrics: Metrics = _detached(self._evaluate(self.model))
+        return metrics
 
     def state(self) -> Arrays:
         """Integer buffers and the states in `keep`, which are not part of the vector."""
