@@ -23,7 +23,7 @@ def up(
     config: Annotated[Path | None, typer.Option(help="A TOML file. Without it, the defaults.")] = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the trial. Default: runs/federation-DIGEST.")] = None,
-    fresh: Annotated[bool, typer.Option(help="Start over instead of continuing.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Start over: delete the earlier result first.")] = False,
     metric: Metric = None,
     as_json: Json = False,
 ) -> None:
