@@ -43,7 +43,7 @@ def up(
     if as_json:
         print_json(result)
     else:
-        summary(result, shown)
+        summary(result, shown, trial.train.stop_metric)
 
 
 @app.command(

@@ -37,4 +37,4 @@ def run(
     if as_json:
         print_json(result)
     else:
-        summary(result, shown)
+        summary(result, shown, run_config.train.stop_metric)
