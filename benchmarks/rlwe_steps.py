@@ -43,7 +43,11 @@ def values_of(length):
 
 
 def steps_of(profile):
-    """One chunk, step by step. `draw` and `transform` are the parts of `mask`."""
+    """One chunk, step by step. `draw` and `transform` are the parts of `mask`.
+
+    `AES` and `copy` are limits of the machine: the key stream that `draw` and `error` use, 16 bytes a coefficient, and
+    reading values of 4 bytes and writing the packed bytes, from and to memory instead of cache.
+    """
     secret, steps, stream = transform(rlwe.new_secret()), values_of(profile.chunk), keystream(SEED)
     whole, digits = np.zeros((2, COEFFICIENTS), np.uint32), np.zeros((2, COEFFICIENTS), np.uint32)
     field, out, span = fields()[0], np.empty(packed_size(COEFFICIENTS), np.uint8), slice(0, COEFFICIENTS)
@@ -55,6 +59,7 @@ def steps_of(profile):
         "message": lambda: write_digits(profile, steps, span, *digits),
         "reduce": lambda: mask(whole, *digits, profile.offset),
         "pack": lambda: pack(whole, COEFFICIENTS, out),
+        "AES": lambda: sum(len(stream(1 << 16)) for _ in range(16 * COEFFICIENTS >> 16)),
     }
     return {name: ns(work, profile.chunk) for name, work in works.items()}
 
@@ -64,13 +69,15 @@ def whole_of(profile):
     steps, secret = values_of(4 * profile.chunk), rlwe.new_secret()
     upload, total = rlwe.encrypt(profile, steps, CLIENTS, secret, SEED), rlwe.RlweSum(profile, steps.size)
     total.add(upload)
+    source, target = np.ones(64 * profile.chunk, np.uint32), np.ones(len(upload[0]) * 64, np.uint8)
     works = {
         "encrypt": lambda: rlwe.encrypt(profile, steps, CLIENTS, secret, SEED),
         "close": total.close,
         "decrypt": lambda: rlwe.decrypt(profile, upload, steps.size, secret, SEED, 1),
         "add": lambda: total.add(upload),
     }
-    return {name: ns(work, steps.size) for name, work in works.items()}
+    copy = {"copy": ns(lambda: (source.max(), target.fill(0)), source.size)}
+    return {name: ns(work, steps.size) for name, work in works.items()} | copy
 
 
 def main():

@@ -114,6 +114,11 @@ class Method:
                 "protect.carry applies only to methods that clip an update and can keep what is cut off; "
                 f"{config.protect.method} is not one"
             )
+        if config.protect.reveal == "server" and not all(part.hides for part in self.parts.values()):
+            raise ConfigError(
+                "protect.reveal = 'server' applies only to methods that send nothing in the clear, since the server "
+                f"could not tell which parameters such values belong to; {config.protect.method} is not one"
+            )
         if config.privacy.inside_clip:
             self._check_shared_noise(config)
         if config.privacy.participations and self.varies:
@@ -177,10 +182,10 @@ METHODS: dict[str, Method] = {
         "everything clipped and noised, the noise a geometric series within the same budget", Plain(geometric)
     ),
     "lwe-secagg": whole("everything masked by learning with errors; the summed errors are the noise", Lwe()),
-    "serial": whole("everything noised, then under CKKS", Encrypted(constant)),
-    "ckks-fedavg": whole("everything under CKKS", Encrypted()),
+    "serial": whole("everything noised, then encrypted", Encrypted(constant)),
+    "ckks-fedavg": whole("everything encrypted", Encrypted()),
     "paraaegis-static": parallel(
-        "elected part under CKKS, rest clipped and noised, constant ratio",
+        "elected part encrypted, rest clipped and noised, constant ratio",
         elected=Encrypted(),
         rest=Plain(constant),
         ratio="constant",
@@ -189,7 +194,7 @@ METHODS: dict[str, Method] = {
         "the same with a ratio that decays every round", elected=Encrypted(), rest=Plain(constant), ratio="decaying"
     ),
     "paraaegis-feedback": parallel(
-        "elected part under CKKS, rest withheld and added to the next update", elected=Encrypted(), rest=None
+        "elected part encrypted, rest withheld and added to the next update", elected=Encrypted(), rest=None
     ),
 }
 

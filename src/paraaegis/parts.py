@@ -23,7 +23,7 @@ from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.protocol import encodings
 from paraaegis.protocol.mechanisms import EncodedMechanism, LweMechanism, Mechanism
 from paraaegis.protocol.messages import RoundId
-from paraaegis.protocol.sums import CkksSum, FixedPointSum, LweSum, RlweSum, Sum
+from paraaegis.protocol.sums import CkksSum, FixedPointSum, LweSum, OpenedRlweSum, RlweSum, Sum
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ class Encrypted(Part):
         quorum, colluders = (config.federation.quorum, config.privacy.colluders) if shared else (0, 0)
         return EncodedMechanism(encoding, gaussian, _carries(config, gaussian), quorum, colluders)
 
-    def sum(self, config: Config, round_id: RoundId, length: int, pool: Pool | None) -> Sum:  # noqa: ARG002
+    def sum(self, config: Config, round_id: RoundId, length: int, pool: Pool | None) -> Sum:
         """See Part."""
-        return CIPHERS[config.protect.cipher].sum(config, length, pool)
+        return CIPHERS[config.protect.cipher].sum(config, round_id, length, pool)
 
     def least_quorum(self, config: Config) -> int:
         """See Part."""
@@ -146,7 +146,7 @@ class Cipher(Protocol):
     def encoding(self, config: Config, pool: SecretPool | None) -> encodings.Encoding:
         """The client's side."""
 
-    def sum(self, config: Config, length: int, pool: Pool | None) -> Sum:
+    def sum(self, config: Config, round_id: RoundId, length: int, pool: Pool | None) -> Sum:
         """The server's side."""
 
     def per_ciphertext(self, config: Config) -> int:
@@ -171,7 +171,7 @@ class Ckks:
         """See Cipher."""
         return encodings.Ckks(profile(config.protect.profile), pool)
 
-    def sum(self, config: Config, length: int, pool: Pool | None) -> Sum:
+    def sum(self, config: Config, round_id: RoundId, length: int, pool: Pool | None) -> Sum:  # noqa: ARG002
         """See Cipher."""
         return CkksSum(profile(config.protect.profile), length, pool)
 
@@ -199,11 +199,15 @@ class Rlwe:
 
     def encoding(self, config: Config, pool: SecretPool | None) -> encodings.Encoding:  # noqa: ARG002
         """See Cipher."""
-        return encodings.Rlwe(rlwe.PROFILES[config.protect.profile], config.federation.quorum)
+        profile, quorum = rlwe.PROFILES[config.protect.profile], config.federation.quorum
+        return encodings.Rlwe(profile, quorum, config.protect.reveal)
 
-    def sum(self, config: Config, length: int, pool: Pool | None) -> Sum:  # noqa: ARG002
+    def sum(self, config: Config, round_id: RoundId, length: int, pool: Pool | None) -> Sum:  # noqa: ARG002
         """See Cipher."""
-        return RlweSum(rlwe.PROFILES[config.protect.profile], length)
+        profile = rlwe.PROFILES[config.protect.profile]
+        return (
+            OpenedRlweSum(profile, length, round_id) if config.protect.reveal == "server" else RlweSum(profile, length)
+        )
 
     def per_ciphertext(self, config: Config) -> int:
         """See Cipher: one coefficient."""

@@ -94,6 +94,16 @@ def test_one_of_anything_is_singular(capsys):
         make_config({}, ["federation.clients=1", "federation.quorum=2"])
 
 
+@pytest.mark.parametrize(("stop_metric", "best"), [("", "accuracy"), ("loss", "loss"), ("f1", "accuracy")])
+def test_a_result_names_its_figures_and_what_its_best_round_is_best_in(capsys, stop_metric, best):
+    metrics = {"auc": 0.966, "accuracy": 0.813, "loss": 0.5}
+    given = {"seconds": 2.0, "bytes_up": 1, "bytes_down": 1, "folder": "run"}
+    summary(Result(method="fedavg", rounds=3, best_round=2, metrics=metrics, **given), stop_metric=stop_metric)
+    out = capsys.readouterr().out
+    assert "result  accuracy 81.3 %  auc 0.9660  loss 0.5000\n" in out
+    assert f"best    {best} after round 2\n" in out
+
+
 def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

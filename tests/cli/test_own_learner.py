@@ -134,7 +134,7 @@ def test_a_finished_run_is_refused_when_its_code_has_changed(study, paraaegis):
     study.change("weights.sum()", "weights.max()")
     status, _, err = paraaegis("run", study.config, "--out", "run")
     assert status == 2
-    assert f"the code of {study.module}:make has changed since it finished" in err
+    assert f"the code of {study.module}:make has changed since it finished: restore the file to show or extend" in err
 
 
 @pytest.mark.parametrize(("old", "new", "why"), [

@@ -76,7 +76,8 @@ def test_a_damaged_cell_says_how_to_redo_it_alone(preset, tmp_path):
     result = out / cells[1].folder / "result.json"
     whole = result.read_bytes()
     result.write_bytes(whole[:-20])
-    with pytest.raises(RunError, match=f"--fresh repeats all cells; to repeat only this one, remove {result.parent}"):
+    one = result.parent
+    with pytest.raises(RunError, match=f"deletes and repeats all cells; to repeat only this one, remove {one}"):
         compare("small", cells, out, False, silent)
     shutil.rmtree(result.parent)
     compare("small", cells, out, False, silent)

@@ -11,6 +11,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,12 +37,16 @@ BASE = ("federation.rounds=2", f"federation.min_samples={SAMPLES}", "privacy.eps
 SIDE_BY_SIDE = 3
 LOST = 150  # seconds after which a killed node is given up; the server waits as long for nodes to come at first
 FORBIDDEN = b"not to be looked into"
-METHODS = {"fedavg": 2, "paraaegis-static": 2, "paraaegis-feedback": 2, "lwe-secagg": 3}
+RLWE = "feedback under RLWE"
+NAMES = {RLWE: ("paraaegis-feedback", "protect.cipher=rlwe")}  # where it is not just a method
+METHODS = {"fedavg": 2, "paraaegis-static": 2, "paraaegis-feedback": 2, "lwe-secagg": 3, RLWE: 3}
 
 
 def configured(method, clients, *settings, learner="make_learner"):
     few = ["protect.lwe=matrix", f"learner=blobs:{learner}"]  # the ring form needs five clients or more
-    config = make_config({}, [*BASE, *few, f"protect.method={method}", f"federation.clients={clients}", *settings])
+    name, *more = NAMES.get(method, (method,))
+    given = [f"protect.method={name}", *more, f"federation.clients={clients}", *settings]
+    config = make_config({}, [*BASE, *few, *given])
     return resolve(config, [SAMPLES])
 
 
@@ -165,10 +170,10 @@ def play_rescue(out):
     return played
 
 
-def play_loss(out):
+def play_loss(out, method="lwe-secagg"):
     """A node is killed in the only round of a run with key shares, and gets the model when the run is over."""
     settings = ("federation.quorum=3", "federation.rounds=1", f"engine.deadline={LOST}")
-    played = Played(configured("lwe-secagg", 4, *settings, learner="make_held"), out)
+    played = Played(configured(method, 4, *settings, learner="make_held"), out)
     dying = played.gate(3, 1)
     with played.trial() as trial:
         run = played.start(trial)
@@ -228,6 +233,7 @@ def play_refusals(out):
 def playing(tmp_path_factory):
     """Each on a SuperLink of its own; a test waits for the one that it asks about."""
     plays = {"rescue": play_rescue, "restart": play_restart, "loss": play_loss, "refusals": play_refusals}
+    plays["loss under RLWE"] = partial(play_loss, method=RLWE)
     places = {name: tmp_path_factory.mktemp(name) for name in [*plays, *METHODS]}
     with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
         going = {name: threads.submit(play, places[name]) for name, play in plays.items()}
@@ -258,7 +264,7 @@ def test_the_lead_sealed_its_secrets_to_the_silo_that_had_none(playing):
     assert lead.key_id == silo.key_id
 
 
-@pytest.mark.parametrize("name", [*METHODS, "rescue", "loss", "restart"])
+@pytest.mark.parametrize("name", [*METHODS, "rescue", "loss", "loss under RLWE", "restart"])
 def test_the_server_opens_no_key_file(name, playing):
     played = playing[name].result()
     secret = ("/keys", "/identity", "/approved.toml")
@@ -288,8 +294,9 @@ def test_a_node_killed_in_a_round_leaves_a_round_that_stands_and_gets_a_peers_mo
     assert all(np.array_equal(first, model) for model in others)
 
 
-def test_key_shares_survive_a_dropout_and_who_was_away_at_the_end_is_given_the_model(playing):
-    played = playing["loss"].result()
+@pytest.mark.parametrize("name", ["loss", "loss under RLWE"])
+def test_key_shares_survive_a_dropout_and_who_was_away_at_the_end_is_given_the_model(name, playing):
+    played = playing[name].result()
     (line,) = played.lines()
     assert line.clients == ["client-0", "client-1", "client-2"]
     assert played.late == ["client-3"]

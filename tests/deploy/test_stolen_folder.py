@@ -18,6 +18,7 @@ from paraaegis.deploy.key_folder import KeyFolder
 from paraaegis.errors import CryptoError, KeyFileError, ProtocolError
 from paraaegis.methods import METHODS
 from paraaegis.protocol.messages import Begin, Hello, Receiver, SnapshotRequest, Upload
+from toy import configure
 
 PRECISE = profile("precise")
 STOLEN = 2  # rounds that the node has applied when its folder is copied
@@ -71,7 +72,7 @@ def test_no_key_of_an_applied_round_lies_in_a_stolen_folder(method, tmp_path):
     assert keys_in(copy).at(4, 0) == steps[4]
 
 
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if "ckks" in method.ciphers])
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if "ckks" in method.ciphers(configure())])
 def test_with_a_stolen_folder_uploads_open_from_the_next_round_on_and_not_before(method, tmp_path):
     nodes, copy, _ = robbed(tmp_path, method)
     uploads = [reply for _, _, reply in nodes.traffic if isinstance(reply, Upload)]

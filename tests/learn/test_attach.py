@@ -156,6 +156,11 @@ def test_what_a_loop_must_not_return_is_named(returned, said):
         learner.train(learner.initial(), 1)
 
 
+def test_metrics_do_not_hold_on_to_torchs_graph():
+    learner = torch_learner(net(), train=lambda model: {"loss": model(points()[0]).sum()}, samples=1)
+    assert not learner.train(learner.initial(), 1)[1]["loss"].requires_grad
+
+
 def test_an_evaluation_without_a_result_is_refused():
     learner = attached(train=lambda model: None, evaluate=lambda model: None)
     with pytest.raises(LearnerError, match=r"evaluate of a's learner must return a dict .*, got NoneType"):
@@ -205,6 +210,8 @@ class Endless(IterableDataset):
     ({"data": (torch.zeros(0, 3), torch.zeros(0))}, DataError, "no samples"),
     ({"data": Endless()}, DataError, "must have a length"),
     ({"data": points(), "epochs": 0}, ConfigError, "epochs must be at least 1"),
+    ({"data": (points()[0], points(9)[1])}, DataError, "a pair of tensors.* got 2 tensors with 40 and 9 entries"),
+    ({"data": points()[:1]}, DataError, "a pair of tensors.* got 1 tensor with 40 entries"),
 ])  # fmt: skip
 def test_what_cannot_be_attached_is_refused(arguments, error, said):
     with pytest.raises(error, match=said):
@@ -214,9 +221,13 @@ def test_what_cannot_be_attached_is_refused(arguments, error, said):
 @pytest.mark.parametrize(("model", "said"), [
     ("resnet18", "must be a torch.nn.Module, got str"),
     (nn.ReLU(), "no floating-point parameters"),
+    (nn.LazyLinear(2), "weight has no size yet; call the model once on an example"),
+    (nn.LazyBatchNorm1d(affine=False), "running_mean has no size yet"),
+    (nn.Linear(3, 2, device="meta"), "on the device meta and has no values"),
     (nn.Linear(3, 2).double(), r"weight is torch\.float64; models are shared in float32"),
     (nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1, device="meta")]), "on several devices, cpu, meta"),
 ])  # fmt: skip
 def test_a_model_that_cannot_be_shared_is_refused(model, said):
-    with pytest.raises(ConfigError, match=said):
-        torch_learner(model, train=print, samples=1)
+    for given in ({"train": print, "samples": 1}, {"data": points()}):
+        with pytest.raises(ConfigError, match=said):
+            torch_learner(model, **given)

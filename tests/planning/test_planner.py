@@ -266,11 +266,12 @@ def test_a_method_without_a_ratio_is_refused():
         asked("fedavg")
 
 
-def test_a_usual_ratio_that_the_next_one_beats_gives_way_to_that():
+def test_a_usual_ratio_gives_way_to_a_higher_one_that_costs_no_more():
     config = make_config(
         {}, ["federation.clients=10", "privacy.calibration=tight", "protect.method=paraaegis-feedback"]
     )
-    assert recommend(config, Request(length=100_000), MACHINE).choice.ratio == 0.07  # two ciphertexts, as 5%
+    # One ciphertext at any ratio, and no ballot at 100%.
+    assert recommend(config, Request(length=2_000), MACHINE).choice.ratio == 1.0
 
 
 def test_a_client_that_is_seldom_drawn_uploads_seldom():

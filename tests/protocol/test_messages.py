@@ -172,6 +172,7 @@ def test_a_message_for_elsewhere_is_refused_with_what_was_expected_and_what_came
         expect(RollCall(round_id=round_id(**{field: came})), RollCall, round_id())
     assert f"expected {field} {getattr(round_id(), field)!r}, got {came!r}" in str(caught.value)
     assert str(caught.value).count("expected") == 1
+    assert ("must run the same version" in str(caught.value)) == (field == "version")
 
 
 def test_every_field_of_an_address_is_compared():

@@ -26,6 +26,8 @@ METHODS = {
     "static": ["protect.method=paraaegis-static", "protect.ratio=0.25", "engine.checkpoint=2"],
 }
 
+KILLED = METHODS | {"rlwe": [*METHODS["feedback"], "protect.cipher=rlwe", "engine.checkpoint=2"]}
+
 
 # At every write, with learners that need no torch
 
@@ -43,11 +45,11 @@ def kill_everywhere(root, settings):
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     with ThreadPoolExecutor(2) as pool:
-        found = pool.map(kill_everywhere, [tmp_path_factory.mktemp(name) for name in METHODS], METHODS.values())
-        return dict(zip(METHODS, found, strict=True))
+        found = pool.map(kill_everywhere, [tmp_path_factory.mktemp(name) for name in KILLED], KILLED.values())
+        return dict(zip(KILLED, found, strict=True))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", KILLED)
 def test_killed_at_any_write_a_run_goes_on_to_the_same_lines(killed, method):
     found = killed[method]
     assert len(found["killed"]) > 15
@@ -58,10 +60,10 @@ def test_killed_at_any_write_a_run_goes_on_to_the_same_lines(killed, method):
     ] == []
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", KILLED)
 def test_killed_at_any_write_a_run_leaves_no_secret_and_no_scraps_in_the_end(killed, method):
     found = killed[method]
-    last = ["last.npz"] if method == "feedback" else []
+    last = ["last.npz"] if method in ("feedback", "rlwe") else []
     logs = ["learners.json", "ledger.jsonl", "metrics.jsonl", "model.npy", "result.json"]
     expected = ["best.npy", "config.toml", *last, *logs]
     assert found["whole"]["files"] == [".lock", *expected, "rounds.jsonl"]

@@ -25,6 +25,7 @@ from paraaegis.protocol.messages import (
     RollCall,
     Snapshot,
     SnapshotRequest,
+    Survivors,
     Upload,
     pack,
     unpack,
@@ -111,11 +112,19 @@ class Hand:
     def finish(self, *aggregates: Aggregate) -> Finish:
         return Finish(round_id=self.parameters.round_id(self.parameters.rounds), aggregates=aggregates)
 
-    def sum(self, number: int, uploads: Mapping[str, Upload], positions: Blob | None = None) -> Aggregate:
-        """What an honest server makes of these uploads."""
+    def sum(
+        self,
+        number: int,
+        uploads: Mapping[str, Upload],
+        positions: Blob | None = None,
+        rows: Mapping[int, Blob] | None = None,
+    ) -> Aggregate:
+        """What an honest server makes of these uploads and, if their sum is opened by shares, of these rows."""
         total = self.federation.server.new_sum(self.parameters.round_id(number), self.parameters.k(number))
         for upload in uploads.values():
             total.add(upload.payload)
+        if rows:
+            total.open(rows, len(rows), len(uploads))
         nonces, tags = [one.nonce for one in uploads.values()], [one.tag for one in uploads.values()]
         attempt = next(iter(uploads.values())).round_id.attempt
         return Aggregate(number, attempt, tuple(uploads), positions, total.close(), tuple(nonces), add_tags(tags))
@@ -138,7 +147,26 @@ class Hand:
             replies = {client: self.send(client, elected) for client in clients}
         if not counted:
             return Aggregate(number, 0)
-        return self.sum(number, {client: replies[client] for client in counted}, positions)
+        uploads = {client: replies[client] for client in counted}
+        return self.sum(number, uploads, positions, self.rows(number, uploads))
+
+    def survivors(self, number: int, uploads: Mapping[str, Upload], client: str, attempt: int = 0) -> Survivors:
+        """The request to a client for its sum of these uploads' shares."""
+        shares = {name: upload.shares[client] for name, upload in uploads.items() if name != client}
+        return Survivors(round_id=self.parameters.round_id(number, attempt), clients=tuple(uploads), shares=shares)
+
+    def rows(
+        self, number: int, uploads: Mapping[str, Upload], asked: Sequence[str] | None = None, attempt: int = 0
+    ) -> dict[int, Blob]:
+        """The sums of shares that clients give out for these uploads, by holder; none if uploads have no shares."""
+        members = self.parameters.members(number)
+        if not any(upload.shares for upload in uploads.values()):
+            return {}
+        replies = {
+            name: self.send(name, self.survivors(number, uploads, name, attempt))
+            for name in (uploads if asked is None else asked)
+        }
+        return {members.index(name): reply.row for name, reply in replies.items()}
 
 
 class Served:

@@ -184,7 +184,7 @@ class Game:
         """What this round reveals about the first client, in units of its update; the others send zeros."""
         game, others = self.mechanism, np.zeros_like(update)
         uploads = [game.protect(update if i == 0 else others, i, number, attempt) for i in range(self._senders)]
-        reveal_context = game.reveal_context(number, attempt)
+        reveal_context = game.reveal_context(number, attempt, len(uploads))
         total = game.server.new_sum(reveal_context.round_id, LENGTH // 2 if game.partition else 0)
         for upload in uploads:
             total.add(upload.payload)

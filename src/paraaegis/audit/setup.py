@@ -84,10 +84,10 @@ class Mechanism:
         """The address of a round's messages."""
         return RoundId("audit", self.config.protect.method, self.length, number, attempt)
 
-    def reveal_context(self, number: int, attempt: int) -> RevealContext:
-        """The context for revealing the aggregate of this round and attempt."""
+    def reveal_context(self, number: int, attempt: int, counted: int = 0) -> RevealContext:
+        """The context for revealing the aggregate of this round and attempt, a sum over so many uploads."""
         round_id = self.round_id(number, attempt)
-        return RevealContext(round_id, self._step, len(self.names), self.weights[0], self.partition)
+        return RevealContext(round_id, self._step, len(self.names), self.weights[0], self.partition, counted)
 
     def upload_context(self, index: int, number: int, attempt: int) -> UploadContext:
         """The context for a client's upload in this round and attempt."""

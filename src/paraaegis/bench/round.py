@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -20,14 +21,16 @@ from paraaegis.privacy.gaussian import Gaussian, Noise
 from paraaegis.protocol import round as algorithm
 from paraaegis.protocol.binding import sign, view
 from paraaegis.protocol.client_context import ClientContext
-from paraaegis.protocol.messages import Aggregate
+from paraaegis.protocol.messages import Aggregate, Survivors
 from paraaegis.protocol.partition import places_of
+from paraaegis.protocol.protect import Protected
+from paraaegis.protocol.shares import row_of, seal_shares, sum_shares
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.sums import Sum
 from paraaegis.protocol.voting import Tally, cast, select, unpack_positions
 from paraaegis.runs.assemble import assemble, make_keys
 from paraaegis.runs.check import resolve
-from paraaegis.types import Payload, Vector
+from paraaegis.types import Mask, Vector
 
 CLIENTS = 10
 RATIOS = (0.01, 0.1, 1.0)
@@ -97,9 +100,17 @@ def bench_vote(length: int, ratio: float, repeats: int = 3) -> VoteBench:
 
 
 def bench_round(
-    train_seconds: float, length: int = RESNET18, repeats: int = 3, progress: Callable[[str], None] = lambda _: None
+    train_seconds: float,
+    length: int = RESNET18,
+    repeats: int = 3,
+    progress: Callable[[str], None] = lambda _: None,
+    settings: Sequence[str] = (),
 ) -> RoundBench:
-    """Time one client's vote, protect and reveal, and the server's combine of ten clients, at each ratio."""
+    """Time one client's vote, protect and reveal, and the server's combine of ten clients, at each ratio.
+
+    `settings` are those of a configuration, such as `protect.cipher=rlwe`, which adds what a client does for others'
+    shares.
+    """
     update = np.random.default_rng(0).normal(0, 0.01, length).astype(np.float32)
     bench = RoundBench(
         length=length,
@@ -112,7 +123,7 @@ def bench_round(
     with SecretPool() as secrets, Pool() as pool:
         for ratio in RATIOS:
             progress(f"r = {ratio:g}")
-            clients, new_sum = _clients(ratio, length, (secrets, pool))
+            clients, new_sum = _clients(ratio, length, (secrets, pool), settings)
             runs = [_one_round(clients, new_sum, update) for _ in range(repeats)]
             phases = {phase: min(run[phase] for run in runs) for phase in runs[0]}
             bench.combine_seconds[str(ratio)] = phases.pop("combine")
@@ -122,11 +133,11 @@ def bench_round(
 
 
 def _clients(
-    ratio: float, length: int, pools: tuple[SecretPool, Pool]
+    ratio: float, length: int, pools: tuple[SecretPool, Pool], settings: Sequence[str]
 ) -> tuple[dict[str, ClientContext], Callable[[], Sum]]:
     """Ten clients, with secret noise as in deployment."""
-    settings = [f"protect.ratio={ratio}", "privacy.noise=secret", f"federation.clients={CLIENTS}"]
-    config: Config = resolve(make_config({}, settings), [NullLearner.samples])
+    fixed = [f"protect.ratio={ratio}", "privacy.noise=secret", f"federation.clients={CLIENTS}"]
+    config: Config = resolve(make_config({}, [*settings, *fixed]), [NullLearner.samples])
     learners = {name: NullLearner(length) for name in config.names}
     federation = assemble(config, learners, make_keys(config), "client-0", pools)
     parameters = federation.parameters
@@ -153,15 +164,27 @@ def _one_round(clients: Mapping[str, ClientContext], new_sum: Callable[[], Sum],
     start = timed("vote", start)
     elected = unpack_positions(votes, parameters.k(1), parameters.length)
     start = time.perf_counter()
-    context = algorithm.prepare(client, state)
-    protected = algorithm.protect(client, context, update, client.partition(keys.step, elected))
+    protected = _protected(client, state, update, elected)
     sign(client, state, keys.step, protected.parts, elected)
+    seal_shares(client, state, protected.shares)
     start = timed("protect", start)
-    payload = _combined(new_sum(), protected.payload)
+    # Under masks, ten times the same upload would not open: its errors are not those of ten clients.
+    uploads = dict.fromkeys(clients, protected)
+    if protected.shares:
+        uploads |= {
+            name: _protected(each, state, update, elected) for name, each in clients.items() if name != client.name
+        }
+    total, start = new_sum(), time.perf_counter()
+    for upload in uploads.values():
+        total.add(upload.payload)
     timed("combine", start)
-    nonces, tags = zip(
-        *(sign(each, state, keys.step, protected.parts, elected) for each in clients.values()), strict=True
-    )
+    if protected.shares:
+        spent["open"] = _open(clients, replace(state, number=1), uploads, total)
+    start = time.perf_counter()
+    payload = total.close()
+    spent["combine"] += time.perf_counter() - start
+    signed = [sign(clients[name], state, keys.step, upload.parts, elected) for name, upload in uploads.items()]
+    nonces, tags = zip(*signed, strict=True)
     aggregate = Aggregate(1, 0, parameters.clients, None, payload, nonces, add_tags(tags))
     start = time.perf_counter()
     client.learner.apply(state.weights, algorithm.reveal(client, state, aggregate, elected))
@@ -169,7 +192,29 @@ def _one_round(clients: Mapping[str, ClientContext], new_sum: Callable[[], Sum],
     return spent
 
 
-def _combined(total: Sum, upload: Payload) -> Payload:
-    for _ in range(CLIENTS):
-        total.add(upload)
-    return total.close()
+def _protected(client: ClientContext, state: ClientState, update: Vector, elected: Mask) -> Protected:
+    return algorithm.protect(
+        client, algorithm.prepare(client, state), update, client.partition(state.keys.step, elected)
+    )
+
+
+def _open(
+    clients: Mapping[str, ClientContext], state: ClientState, uploads: Mapping[str, Protected], total: Sum
+) -> float:
+    """Open a sum with the clients' sums of shares; returns the seconds that one client needs to make its own."""
+    client, step = clients["client-0"], state.keys.step
+    sealed = {
+        name: seal_shares(each, state, {client.name: uploads[name].shares[client.name]})[client.name]
+        for name, each in clients.items()
+        if name != client.name
+    }
+    message = Survivors(round_id=client.parameters.round_id(1), clients=tuple(clients), shares=sealed)
+    start = time.perf_counter()
+    sum_shares(client, state, uploads[client.name].shares[client.name], message)
+    seconds = time.perf_counter() - start
+    rows = {
+        index: row_of(client.half, step, index, [upload.shares[name] for upload in uploads.values()])
+        for index, name in enumerate(clients)
+    }
+    total.open(rows, client.parameters.quorum, CLIENTS)
+    return seconds

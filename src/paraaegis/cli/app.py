@@ -10,7 +10,7 @@ from paraaegis.cli import audit, bench, compare, federation, keys, lists, new, p
 from paraaegis.version import __version__
 
 app = typer.Typer(
-    help="Federated learning in which CKKS encrypts part of every update and differential privacy protects the rest.",
+    help="Federated learning in which part of every update is encrypted and differential privacy protects the rest.",
     no_args_is_help=True,
     suggest_commands=False,  # click already does
     add_completion=False,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Json, print_json
+from paraaegis.cli.options import Json, Settings, print_json
 
 app = typer.Typer(help="Measure what protection costs on this machine.", no_args_is_help=True, suggest_commands=False)
 
@@ -19,7 +19,7 @@ def _progress(text: str) -> None:
 
 @app.command("he", epilog="Example: paraaegis bench he --peers benchmarks/peers.py")
 def he(
-    values: Annotated[int, typer.Option(min=1, help="Values to encrypt for each of ten clients.")] = 262_144,
+    values: Annotated[int, typer.Option(min=1, help="Values to encrypt for each of ten clients.")] = 524_288,
     repeats: Annotated[int, typer.Option(min=1, help="How often to measure; the fastest counts.")] = 3,
     peers: Annotated[
         Path | None, typer.Option(help="Other projects' settings. Default: benchmarks/peers.py if it exists.")
@@ -40,11 +40,12 @@ def he(
         costs = (one.encrypt_ns, one.add_ns, one.decrypt_ns, one.bytes_up, one.bytes_down)
         cells = "".join(f"{cost:9.2f}" if cost < 100 else f"{cost:9.0f}" for cost in costs)
         sys.stdout.write(f"{one.name:20}{cells}  {one.max_error:9.1e}  {one.peak_mb:7.0f}\n")
-    for title, ratio in (("authors", bench.ratio_vs_authors), ("nvflare", bench.ratio_vs_nvflare)):
-        if ratio:
-            sys.stdout.write(
-                f"{title}: {ratio['time']:.1f} times our encryption time, {ratio['bytes']:.1f} times our bytes\n"
-            )
+    ckks = {"authors": bench.ratio_vs_authors, "nvflare": bench.ratio_vs_nvflare}
+    ratios = {"precise": {title: ratio for title, ratio in ckks.items() if ratio}, **bench.ratios}
+    for ours, others in ratios.items():
+        for title, ratio in others.items():
+            parts = ", ".join(f"{what} {times:.2f}" for what, times in ratio.items())
+            sys.stdout.write(f"{title} / {ours}: {parts}\n")
     sys.stdout.write(f"all cores: {bench.ratio_all_cores['time']:.2f} times as fast as one\n")
 
 
@@ -67,9 +68,10 @@ def vote(
     sys.stdout.write(f"one ballot: {bench.bytes_ballot:,} bytes\n")
 
 
-@app.command("round", epilog="Example: paraaegis bench round --batches 4")
+@app.command("round", epilog="Example: paraaegis bench round --set protect.cipher=rlwe")
 def whole_round(
     batches: Annotated[int, typer.Option(min=1, help="Batches of ResNet-18 training to measure.")] = 4,
+    settings: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Measure a client's protection on ResNet-18 as a share of its training time (3 epochs of 30 batches)."""
@@ -77,7 +79,7 @@ def whole_round(
     from paraaegis.learn.speed import seconds_a_batch
 
     _progress(f"{batches} batches of training")
-    bench = bench_round(EPOCHS * BATCHES * seconds_a_batch(batches), progress=_progress)
+    bench = bench_round(EPOCHS * BATCHES * seconds_a_batch(batches), progress=_progress, settings=settings or [])
     if as_json:
         print_json(bench)
         return

@@ -28,7 +28,7 @@ def compare(
     rows: Annotated[list[str] | None, typer.Option("--row", help="Only these rows of the preset.")] = None,
     seeds: Annotated[list[int] | None, typer.Option("--seed", help="Only these seeds of the preset.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison. Default: runs/compare-NAME.")] = None,
-    fresh: Annotated[bool, typer.Option(help="Start over instead of continuing.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Start over: delete the earlier results first.")] = False,
     metric: Metric = None,
     as_json: Json = False,
 ) -> None:

@@ -23,7 +23,7 @@ def up(
     config: Annotated[Path | None, typer.Option(help="A TOML file. Without it, the defaults.")] = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the trial. Default: runs/federation-DIGEST.")] = None,
-    fresh: Annotated[bool, typer.Option(help="Start over instead of continuing.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Start over: delete the earlier result first.")] = False,
     metric: Metric = None,
     as_json: Json = False,
 ) -> None:
@@ -43,7 +43,7 @@ def up(
     if as_json:
         print_json(result)
     else:
-        summary(result, shown)
+        summary(result, shown, trial.train.stop_metric)
 
 
 @app.command(

@@ -60,9 +60,10 @@ def plan(
     from paraaegis.methods import REFERENCE
     from paraaegis.metrics import ACCURACY
     from paraaegis.planning.measure import measure
-    from paraaegis.planning.pilot import run_pilot
+    from paraaegis.planning.pilot import informed, run_pilot
     from paraaegis.planning.planner import Request, check, configured, recommend, train_seconds_of
     from paraaegis.runs.folder import write_config
+    from paraaegis.runs.guarantees import lacks_samples, run_guarantees
 
     limits = {"seconds": seconds, "megabytes": megabytes, "bandwidth": bandwidth, "points": points}
     of_pilot = {"pilot-rounds": pilot_rounds, "metric": metric}
@@ -73,6 +74,8 @@ def plan(
             f"--write names a model, but --model {model} is a number of values; name a model or omit --model"
         )
     check(base)
+    if base.learner and not pilot:
+        run_guarantees(base)  # refuses noise that depends on samples which only a pilot counts
     length = _own_length(base, config, pilot) if base.learner and not model else _length(model, base)
     machine = measure(base.protect.profile, (REFERENCE, base.protect.method), say_measured)
     measured = None
@@ -80,6 +83,8 @@ def plan(
         measured = run_pilot(base, pilot_rounds or PILOT, _say_pilot, metric=metric)
         if train_seconds is None:
             train_seconds = train_seconds_of(measured, base, machine, length, bandwidth is None)
+        if base.learner and lacks_samples(base):
+            base = informed(base, measured.min_samples)
     shown = measured.metric if measured else ACCURACY
     request = Request(length=length, train=train_seconds, metric=shown, **limits)
     recommendation = recommend(base, request, machine, measured)
@@ -198,6 +203,11 @@ def _length(model: str, config: Config) -> int:
 
     if (number := _number(model)) is not None:
         return number
+    if config.learner:
+        raise ConfigError(
+            f"--model must be a number of values with learner = {config.learner!r}, whose model is not built in, got "
+            f"{model!r}; or leave it out and add --pilot, which counts them"
+        )
     name = model or config.model.name
     if name not in MODEL_NAMES:
         raise ConfigError(

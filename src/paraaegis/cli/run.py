@@ -15,7 +15,7 @@ def run(
     config: Annotated[Path | None, typer.Argument(help="A TOML file. Without it, the defaults.")] = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/METHOD-DIGEST.")] = None,
-    fresh: Annotated[bool, typer.Option(help="Start over instead of continuing.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Start over: delete the earlier result first.")] = False,
     extend: Annotated[bool, typer.Option(help="Add rounds to a finished run, up to federation.rounds.")] = False,
     metric: Metric = None,
     as_json: Json = False,
@@ -37,4 +37,4 @@ def run(
     if as_json:
         print_json(result)
     else:
-        summary(result, shown)
+        summary(result, shown, run_config.train.stop_metric)

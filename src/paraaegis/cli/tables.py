@@ -32,20 +32,24 @@ def size(count: float) -> str:
 
 
 def metrics_text(measured: dict[str, float], first: str) -> str:
-    """All metrics, this one first."""
+    """All metrics by name, this one first."""
     names = sorted(measured, key=lambda name: name != first)
-    return "  ".join(metrics.named(name, metrics.scaled(name, measured[name])) for name in names)
+    return "  ".join(f"{name} {metrics.text(name, metrics.scaled(name, measured[name]))}" for name in names)
 
 
-def summary(result: Result, metric: str = metrics.ACCURACY) -> None:
-    """Print a result and its folder, one line per item, then the metric at each client if several reported."""
+def summary(result: Result, metric: str = metrics.ACCURACY, stop_metric: str = "") -> None:
+    """Print a result and its folder, one line per item, then the metric at each client if several reported.
+
+    `stop_metric` is train.stop_metric, by which a round is the best.
+    """
+    best_by = stop_metric if stop_metric in result.metrics else metrics.choose(None, result.metrics)
     up, down = result.bytes_up / result.rounds, result.bytes_down / result.rounds
     lines = {
         "method": result.method,
         "result": metrics_text(result.metrics, metric),
         "time": f"{result.seconds:.1f} s for {plural(result.rounds, 'round')}",
         "bytes": f"{size(up)} up and {size(down)} down per round, all clients together",
-        "best": f"after round {result.best_round}" if 0 < result.best_round < result.rounds else "",
+        "best": f"{best_by} after round {result.best_round}" if 0 < result.best_round < result.rounds else "",
         "stopped": result.stopped,
         "folder": result.folder,
     }
@@ -121,7 +125,7 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
         table.add_row(label, *(value(choice) for choice in columns.values()))
     console.print(table)
     console.print(
-        f"CKKS profile {recommendation.profile}; noise σ = {recommendation.sigma:.4g} per coordinate", highlight=False
+        f"profile {recommendation.profile}; noise σ = {recommendation.sigma:.4g} per coordinate", highlight=False
     )
     if recommendation.simulation:
         text = "Simulation without guarantee: noise and secret orders are seeded; set privacy.noise=secret."
@@ -132,11 +136,7 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
         console.print(f"No ratio fits your limits; the nearest takes {miss}.", highlight=False)
     _show_guarantees(console, f"{recommendation.choice.method} guarantees", recommendation.guarantees)
     if written is not None:
-        text = (
-            f"configuration with its model and data set written to {written}"
-            if recommendation.fits
-            else f"nothing was written to {written}"
-        )
+        text = f"configuration written to {written}" if recommendation.fits else f"nothing was written to {written}"
         console.print(text, highlight=False, soft_wrap=True)
 
 

@@ -65,8 +65,8 @@ def compare(
         except RunError as error:
             if "--fresh" not in str(error):
                 raise
-            hint = f"--fresh repeats all cells; to repeat only this one, remove {out / cell.folder} and run it again"
-            raise RunError(f"{error} ({hint})") from error
+            one = f"to repeat only this one, remove {out / cell.folder} and run it again"
+            raise RunError(f"{error} (--fresh deletes and repeats all cells; {one})") from error
     return _tabulate(title, cells, out, diverged, metric)
 
 

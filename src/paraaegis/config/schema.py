@@ -27,7 +27,7 @@ MOST = 1e30  # float32 soon overflows beyond it
 LOCAL_KEYS = ("engine.", "data.folder", "privacy.attempts", "learner")
 # Keys that earlier versions did not have. While they are at their defaults, they are left out of digests and files, so
 # that runs of those versions are still found.
-NEWER = {"train": ("schedule", "last_lr", "stop_after", "stop_metric"), "protect": ("cipher",)}
+NEWER = {"train": ("schedule", "last_lr", "stop_after", "stop_metric"), "protect": ("cipher", "reveal")}
 PROFILES = {"ckks": ("precise", "compact"), "rlwe": ("wide", "double")}  # by cipher, the default first
 PASSED = "passed to federate"  # the `learner` of a run whose learners are objects
 
@@ -127,6 +127,7 @@ class Protect(Section, frozen=True):
     cipher: Annotated[Literal["ckks", "rlwe"], "what encrypts: the paper's, or one-time masks, faster and smaller"] = (
         "ckks"
     )
+    reveal: Annotated[Literal["clients", "server"], "rlwe: who reads the sums; server: the server too"] = "clients"
     profile: Annotated[
         str,
         "its parameters: precise (ckks) or wide (rlwe), the default; or, for models without BatchNorm, compact (ckks) "
@@ -146,6 +147,8 @@ class Protect(Section, frozen=True):
                 f"{self.profile!r}{meant(self.profile, profiles)}"
                 + (f"; it belongs to cipher {other!r}; leave it out for {profiles[0]!r}" if other else "")
             )
+        if self.reveal == "server" and self.cipher != "rlwe":
+            raise ConfigError("protect.reveal = 'server' needs protect.cipher = 'rlwe': no server has a key for CKKS")
         msgspec.structs.force_setattr(self, "profile", self.profile or profiles[0])
 
 

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from paraaegis.errors import CryptoError
 
 KEY_BYTES = 32
+OVERHEAD = KEY_BYTES + 16  # bytes that a sealed message is longer
 _NONCE = bytes(12)  # every key seals one message, so one nonce is enough
 _PURPOSE = b"paraaegis-seal-3"
 
@@ -49,7 +50,7 @@ def agree(private: bytes, public: bytes) -> bytes:
 def seal(
     sender: bytes, receiver: bytes, plaintext: bytes, context: bytes, *, group: bytes = b"", once: bytes = b""
 ) -> bytes:
-    """Seal `plaintext` from the private key `sender` to the public key `receiver`; the result is 48 bytes longer.
+    """Seal `plaintext` from the private key `sender` to the public key `receiver`. The result is `OVERHEAD` longer.
 
     `once`: a one-time public key that it is also sealed to.
     """

@@ -1,7 +1,7 @@
 """The secret order of a round: a permutation that every client can compute and the server cannot.
 
 The server sees positions only in this order. It stands for the paper's "encrypted indices, counted as unique
-ciphertexts": equal indices map to equal positions, at one bit per index.
+ciphertexts": equal indices map to equal positions, of which a set costs less than one bit per value.
 """
 
 from __future__ import annotations

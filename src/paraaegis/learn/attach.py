@@ -7,17 +7,20 @@ import io
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
+from paraaegis.learn.keep import Kept, check_keep, restore, state_of
 from paraaegis.learn.optimizer import set_rate
 from paraaegis.learn.vector import check_length, floats, from_vector, integers, save_state, spans_of, to_vector
+from paraaegis.plural import plural
 from paraaegis.types import Arrays, Metrics, Vector
 
 Train: TypeAlias = Callable[..., Metrics | None]  # of the model, or of the model and the round
@@ -27,15 +30,7 @@ Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Rate: TypeAlias = float | Callable[[int], float]  # the same in every round, or of the round
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
-
-class Stateful(Protocol):
-    """What torch's optimisers and schedulers have."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that must survive a restart."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+_UNFIT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, EOFError, pickle.UnpicklingError)
 
 
 def torch_learner(
@@ -50,13 +45,13 @@ def torch_learner(
     epochs: int = 1,
     batch: int = 32,
     lr: Rate | None = None,
-    keep: Sequence[Stateful] = (),
+    keep: Sequence[Kept] = (),
 ) -> TorchAttachment:
     """One client from a torch model.
 
     With your own loop, `train(model)` or `train(model, round)` trains the model in place on this client's data and may
-    return metrics; `samples` is the number of its training samples. Objects in `keep`, such as the loop's optimiser,
-    are saved and restored with the run.
+    return metrics; `samples` is the number of its training samples. Objects in `keep`, such as the loop's optimiser
+    or a `torch.Generator`, are saved and restored with the run.
 
     With `data` (a data set, a loader, or a pair of tensors) the library trains: `epochs` passes per round over batches
     of `batch` samples, with `loss(outputs, targets)` and `optimizer(parameters)` (default: SGD, momentum 0.9). `lr` is
@@ -71,16 +66,18 @@ def torch_learner(
     """
     if (train is None) == (data is None):
         raise ConfigError("torch_learner needs either train=, your own loop, or data=, for the library's loop")
+    _check_model(model)
+    kept = check_keep(keep)
     if train is None and data is not None:
         owned = _OwnedLoop(model, *_loader(data, batch), loss, optimizer, epochs, lr)
-        return TorchAttachment(model, owned.run, evaluate, owned.samples, (owned.optimizer, *keep))
+        return TorchAttachment(model, owned.run, evaluate, owned.samples, (owned.optimizer, *kept))
     if train is None or samples is None:
         raise ConfigError("torch_learner(train=…) needs samples=, the number of this client's training samples")
     if lr is not None:
         raise ConfigError(
             "lr= is for data=; with train=, your own loop sets the learning rate, and it may take the round"
         )
-    return TorchAttachment(model, _with_round(train), evaluate, samples, tuple(keep))
+    return TorchAttachment(model, _with_round(train), evaluate, samples, kept)
 
 
 class TorchAttachment:
@@ -92,11 +89,10 @@ class TorchAttachment:
         train: Callable[[nn.Module, int], Metrics | None],
         evaluate: Evaluate | None,
         samples: int,
-        keep: tuple[Stateful, ...],
+        keep: tuple[Kept, ...],
     ) -> None:
         if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
             raise DataError(f"samples must be a whole number of at least 1, got {samples!r}")
-        _check_model(model)
         self.model, self.samples = model, samples
         self._train, self._evaluate, self._keep = train, evaluate, keep
         self._initial = to_vector(model)
@@ -116,7 +112,7 @@ class TorchAttachment:
         from_vector(self.model, weights)
         self.model.train()
         metrics = self._train(self.model, number)
-        return self._vector(), metrics or {}
+        return self._vector(), _detached(metrics or {})
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
         """Add the aggregated update; BatchNorm's variances stay at or above zero."""
@@ -133,12 +129,13 @@ class TorchAttachment:
         from_vector(self.model, weights)
         self.model.eval()
         with torch.no_grad():
-            return self._evaluate(self.model)
+            metrics: Metrics = _detached(self._evaluate(self.model))
+        return metrics
 
     def state(self) -> Arrays:
         """Integer buffers and the states in `keep`, which are not part of the vector."""
         buffer = io.BytesIO()
-        torch.save([integers(self.model), [part.state_dict() for part in self._keep]], buffer)
+        torch.save([integers(self.model), [state_of(part) for part in self._keep]], buffer)
         return {"torch": np.frombuffer(buffer.getvalue(), dtype=np.uint8)}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -150,8 +147,8 @@ class TorchAttachment:
                 raise ValueError(f"it holds the states of {len(kept)} objects, got keep= with {len(self._keep)}")
             self.model.load_state_dict(buffers, strict=False)
             for part, saved in zip(self._keep, kept, strict=True):
-                part.load_state_dict(saved)
-        except (KeyError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+                restore(part, saved)
+        except _UNFIT as error:
             reason = str(error).partition("\n")[0]
             raise RunError(f"the stored state of a learner does not fit this one: {reason}") from error
 
@@ -221,7 +218,7 @@ def _loader(data: Data, batch: int) -> tuple[DataLoader[Any], torch.Generator | 
     """A loader and, if it is not the user's own, the generator that shuffles it."""
     if isinstance(data, DataLoader):
         return data, None
-    dataset = TensorDataset(*(torch.as_tensor(part) for part in data)) if isinstance(data, tuple) else data
+    dataset = _pair(data) if isinstance(data, tuple) else data
     if not _length(dataset):
         raise DataError("data= has no samples; a client needs at least one")
     # BatchNorm needs more than one value for a variance.
@@ -230,11 +227,29 @@ def _loader(data: Data, batch: int) -> tuple[DataLoader[Any], torch.Generator | 
     return DataLoader(dataset, batch_size=batch, shuffle=True, drop_last=single, generator=shuffling), shuffling
 
 
+def _pair(data: tuple[Any, ...]) -> TensorDataset:
+    inputs_and_targets = [torch.as_tensor(part) for part in data]
+    lengths = [len(part) for part in inputs_and_targets]
+    if len(lengths) != 2 or lengths[0] != lengths[1]:
+        raise DataError(
+            "data= must be a pair of tensors, inputs and targets, with an entry per sample in both; got "
+            f"{plural(len(lengths), 'tensor')} with {' and '.join(map(str, lengths))} entries"
+        )
+    return TensorDataset(*inputs_and_targets)
+
+
 def _length(dataset: Any) -> int:
     try:
         return len(dataset)
     except TypeError as error:
         raise DataError("data= must have a length: an IterableDataset does not; pass train= and samples=") from error
+
+
+def _detached(metrics: Any) -> Any:
+    """Metrics without torch's graph, which torch warns of when they become numbers; a learner's caller checks them."""
+    if not isinstance(metrics, Mapping):
+        return metrics
+    return {name: value.detach() if isinstance(value, Tensor) else value for name, value in metrics.items()}
 
 
 def _with_round(train: Train) -> Callable[[nn.Module, int], Metrics | None]:
@@ -252,6 +267,8 @@ def _with_round(train: Train) -> Callable[[nn.Module, int], Metrics | None]:
 def _check_model(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if lazy := [name for name, value in model.state_dict().items() if is_lazy(value)]:
+        raise ConfigError(f"{lazy[0]} has no size yet; call the model once on an example before it is attached")
     tensors = floats(model)
     if not tensors:
         raise ConfigError("the model has no floating-point parameters to share")
@@ -261,4 +278,8 @@ def _check_model(model: Any) -> None:
     if len(devices := {str(tensor.device) for tensor in model.state_dict().values()}) > 1:
         raise ConfigError(
             f"the model is on several devices, {', '.join(sorted(devices))}; move all of it to one device with .to()"
+        )
+    if devices == {"meta"}:
+        raise ConfigError(
+            "the model is on the device meta and has no values; call model.to_empty(device=...) and set its values"
         )

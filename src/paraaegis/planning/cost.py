@@ -14,6 +14,7 @@ import msgspec
 
 from paraaegis.errors import ConfigError
 from paraaegis.methods import METHODS
+from paraaegis.protocol.gaps import typical_size
 from paraaegis.protocol.schedule import Schedule
 
 Fit = tuple[float, float, float]  # seconds: constant, per value in the model, per ciphertext that a client sends
@@ -43,7 +44,8 @@ class MethodCost(msgspec.Struct, kw_only=True):
     exchanges: int
     phases: dict[str, Fit]
     crowd: Fit
-    share: float = 0.0  # bytes of key shares per client of a round
+    share_up: float = 0.0  # bytes of key shares per client of a round
+    share_down: float = 0.0  # also of their sums, if clients open the sum
     per_ciphertext: int = 0  # values
     cipher_up: float = 0.0  # bytes per ciphertext
     cipher_down: float = 0.0
@@ -100,7 +102,7 @@ class Load(msgspec.Struct):
     encrypted: int
     ciphertexts: int
     in_clear: int
-    votes: int  # bytes of the ballot
+    votes: float  # bytes of a typical ballot
 
 
 def estimate(machine: Machine, setting: Setting) -> Estimate:
@@ -127,13 +129,14 @@ def load_of(cost: MethodCost, length: int, elected: int) -> Load:
     values = {"none": 0, "elected": elected, "rest": length - elected, "all": length}
     encrypted = values[cost.encrypted]
     ciphertexts = math.ceil(encrypted / cost.per_ciphertext) if encrypted else 0
-    votes = min(4 * elected, (length + 7) // 8) if cost.votes else 0
+    votes = typical_size(min(elected, length - elected), length) if cost.votes else 0.0
     return Load(encrypted, ciphertexts, values[cost.in_clear], votes)
 
 
 def _traffic(machine: Machine, cost: MethodCost, setting: Setting, load: Load) -> tuple[float, float]:
-    common = machine.header + load.votes + 4 * load.in_clear + cost.share * setting.clients
-    return common + cost.cipher_up * load.ciphertexts, common + cost.cipher_down * load.ciphertexts
+    common = machine.header + load.votes + 4 * load.in_clear
+    up = common + cost.cipher_up * load.ciphertexts + cost.share_up * setting.clients
+    return up, common + cost.cipher_down * load.ciphertexts + cost.share_down * setting.clients
 
 
 def at_once(machine: Machine, clients: int) -> int:

@@ -138,7 +138,8 @@ def _measure(machine: Machine, name: str, pools: tuple[SecretPool, Pool]) -> Non
         cost.phases[phase] = _fitted(variables, [record.seconds.get(phase, 0.0) / share for record in alone])
     cost.crowd = _fitted(variables, [record.seconds["wall"] / CLIENTS for record in crowd])
     if "shares" in kinds:
-        cost.share = kinds["shares"] / CLIENTS**2
+        cost.share_up = kinds["shares"] / CLIENTS**2
+        cost.share_down = last.bytes_down["shares"] / CLIENTS**2
     if cost.per_ciphertext:
         (kind,) = (part.kind(configs[-1]) for share, part in method.parts.items() if _SHARES[share] == cost.encrypted)
         cost.cipher_up = kinds[kind] / CLIENTS / ciphertexts[-1]

@@ -37,6 +37,7 @@ class Pilot(msgspec.Struct, kw_only=True):
     rounds: int
     plain: float
     by_ratio: dict[str, float]
+    min_samples: int = 0  # of the client with the least data; 0: unknown
     train: float  # seconds that a client trains per round, measured with plain averaging
     wall: float  # seconds per round of plain averaging, all clients on this machine
 
@@ -70,18 +71,11 @@ def run_pilot(
     It compares this metric, by default accuracy or the first that is reported. `run_one` runs a configuration in a
     folder; with learners of your own, let it call `federate`.
     """
-    federation = msgspec.structs.replace(config.federation, rounds=rounds)
-    noise = run_guarantees(config)
-    sigma = noise.sigma * config.privacy.clip / noise.clip if noise.clip else 0.0  # privacy.sigma is for privacy.clip
-    participations = min(config.privacy.participations, rounds)
-    privacy = msgspec.structs.replace(config.privacy, sigma=sigma, participations=participations)
-    engine = msgspec.structs.replace(config.engine, name="local")
-    train = msgspec.structs.replace(config.train, stop_after=0)  # all must be compared after the same rounds
-    config = msgspec.structs.replace(config, federation=federation, train=train, privacy=privacy, engine=engine)
+    short = _shortened(config, rounds)
     bare = msgspec.structs.replace(
-        config,
+        short,
         protect=msgspec.structs.replace(config.protect, carry=False),
-        privacy=msgspec.structs.replace(privacy, inside_clip=0.0),
+        privacy=msgspec.structs.replace(short.privacy, inside_clip=0.0),
     )
     with tempfile.TemporaryDirectory(prefix="paraaegis-pilot-") as place:
 
@@ -93,7 +87,7 @@ def run_pilot(
 
         def reached(metric: str, ratio: float) -> float:
             with suppress(UpdateError):  # it diverged
-                value = _final(records_of(f"{method} {100 * ratio:g}%", config, method, ratio), metric)
+                value = _final(records_of(f"{method} {100 * ratio:g}%", noised, method, ratio), metric)
                 if not math.isnan(value):
                     return value
             return _nothing_learnt(metric)
@@ -103,6 +97,8 @@ def run_pilot(
         reference = _final(plain, shown)
         if math.isnan(reference):
             raise RunError(f"a pilot compares {shown}, but this learner reports none; plan without --pilot")
+        fewest = _fewest_samples(Path(place) / REFERENCE, config)
+        noised = _with_noise_of(short, informed(config, fewest))
         by_ratio = {str(ratio): reached(shown, ratio) for ratio in RATIOS}
     return Pilot(
         method=method,
@@ -110,9 +106,38 @@ def run_pilot(
         rounds=rounds,
         plain=reference,
         by_ratio=by_ratio,
+        min_samples=fewest,
         train=median(record.seconds["train"] for record in plain),
         wall=median(record.seconds["wall"] for record in plain[1:] or plain),
     )
+
+
+def informed(config: Config, fewest: int) -> Config:
+    """The configuration with the smallest number of samples of any client, which the paper's noise depends on."""
+    return msgspec.structs.replace(config, federation=msgspec.structs.replace(config.federation, min_samples=fewest))
+
+
+def _shortened(config: Config, rounds: int) -> Config:
+    return msgspec.structs.replace(
+        config,
+        federation=msgspec.structs.replace(config.federation, rounds=rounds),
+        privacy=msgspec.structs.replace(config.privacy, participations=min(config.privacy.participations, rounds)),
+        train=msgspec.structs.replace(config.train, stop_after=0),  # all are compared after the same rounds
+        engine=msgspec.structs.replace(config.engine, name="local"),
+    )
+
+
+def _with_noise_of(short: Config, whole: Config) -> Config:
+    """A short run with the noise of the whole one."""
+    noise = run_guarantees(whole)
+    sigma = noise.sigma * whole.privacy.clip / noise.clip if noise.clip else 0.0  # privacy.sigma is for privacy.clip
+    return msgspec.structs.replace(short, privacy=msgspec.structs.replace(short.privacy, sigma=sigma))
+
+
+def _fewest_samples(run: Path, config: Config) -> int:
+    """What a finished run filled in as federation.min_samples."""
+    ran = RunFolder(run).read_config() or config
+    return ran.federation.min_samples
 
 
 def _final(records: list[RoundRecord], metric: str) -> float:

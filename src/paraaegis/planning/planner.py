@@ -16,7 +16,7 @@ from paraaegis.errors import ConfigError
 from paraaegis.methods import METHODS, REFERENCE, find_method, method_of
 from paraaegis.metrics import ACCURACY, is_percent, lower_is_better
 from paraaegis.planning.cost import Estimate, Machine, Setting, at_once, estimate
-from paraaegis.planning.pilot import Pilot
+from paraaegis.planning.pilot import Pilot, informed
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.protocol.schedule import Schedule
@@ -80,6 +80,8 @@ class Recommendation(msgspec.Struct, kw_only=True, rename={"request": "wish"}):
 def recommend(config: Config, request: Request, machine: Machine, pilot: Pilot | None = None) -> Recommendation:
     """Choose a ratio, or a ratio and its decay, for the configuration's method."""
     check(config)
+    if pilot and pilot.min_samples:
+        config = informed(config, pilot.min_samples)
     choices = _worthwhile([_choice(config, request, machine, pilot, *pair) for pair in _pairs(config, request.length)])
     fitting = [choice for choice in choices if not choice.misses]
     best = (

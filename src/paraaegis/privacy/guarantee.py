@@ -43,13 +43,12 @@ def sensitivity(clip: float, unit: str) -> float:
 def guarantees(releases: Sequence[Release], delta: float, unit: str) -> list[Guarantee]:
     """The guarantee against each adversary for the client that released most."""
     values = [release for release in releases if release.what in VALUES]
-    votes = any(release.what == "votes" for release in releases)
-    seeded = any(release.what == "votes" and release.simulated for release in releases)
+    votes = [release for release in releases if release.what == "votes"]
     counted = any(release.what == "samples" for release in releases)
     return [
-        _against_server(_seen(values, SERVER), votes, seeded, _reported(releases), _dp(values, SERVER, delta, unit)),
+        _against_server(values, votes, _reported(releases), _dp(values, SERVER, delta, unit)),
         *(
-            _against_readers(who, values, votes, counted and who == CLIENTS, _dp(values, who, delta, unit))
+            _against_readers(who, values, bool(votes), counted and who == CLIENTS, _dp(values, who, delta, unit))
             for who in (CLIENTS, HOLDERS)
         ),
     ]
@@ -97,9 +96,12 @@ def _dp(releases: Sequence[Release], adversary: str, delta: float, unit: str) ->
     return dp
 
 
-def _against_server(seen: set[Seen], votes: bool, seeded: bool, reported: str, dp: Dp) -> Guarantee:
-    also = f"; each client also reports, in the clear, {reported}" if reported else ""
+def _against_server(values: Sequence[Release], votes: Sequence[Release], reported: str, dp: Dp) -> Guarantee:
+    seen, also = _seen(values, SERVER), f"; each client also reports, in the clear, {reported}" if reported else ""
     values_only = ", of the values alone" if "hold-out" in reported else ""
+    simulated = "simulated " if any(vote.simulated for vote in votes) else ""
+    if any(vote.server == "clear" for vote in votes):
+        also = f"; it learns which parameters are elected, and which clients voted for them{also}"
     if not seen:
         return Guarantee(SERVER, "nothing sent", f"it saw no values{also}")
     if "clear" in seen:
@@ -110,9 +112,17 @@ def _against_server(seen: set[Seen], votes: bool, seeded: bool, reported: str, d
             "it sees noised values; which values these are depends on a vote that hides positions by a key, not by "
             f"noise, so there is no total (ε, δ){also}",
         )
+    if "summed" in seen and not any(value.sigma for value in values):
+        return Guarantee(
+            SERVER,
+            f"{simulated}computational, sums only",
+            "it opens sums over a quorum or more, without noise; with the help of up to privacy.colluders clients it "
+            f"opens no single upload{also}",
+        )
     if "summed" in seen:
+        given = " given the partition" if votes else ""
         return dp(
-            f"computational dp{values_only}",
+            f"computational dp{given}{values_only}",
             "it can unmask only the sum, which carries this noise, if learning with errors is hard and at most "
             f"privacy.colluders clients help it{also}",
         )
@@ -120,14 +130,13 @@ def _against_server(seen: set[Seen], votes: bool, seeded: bool, reported: str, d
         why = "all values that it sees are clipped and noised, whatever it does with them afterwards"
         return dp(f"dp{values_only}", why + also)
     ballots = "; the joint pattern of the clients' votes shows how much they agree" if votes else ""
-    kind = "simulated computational" if seeded else "computational"
     sees = "only ciphertexts under a key that it does not have"
     if "masked" in seen:
         sees = (
             "only masked values, which it cannot open; with the help of up to privacy.colluders clients it can open a "
             "sum, but no single upload"
         )
-    return Guarantee(SERVER, kind, f"it sees {sees}{ballots}{also}")
+    return Guarantee(SERVER, f"{simulated}computational", f"it sees {sees}{ballots}{also}")
 
 
 def _against_readers(adversary: str, values: Sequence[Release], votes: bool, counted: bool, dp: Dp) -> Guarantee:

@@ -102,6 +102,7 @@ def releases_of(
 # methods put inside the ciphertext; "outside" are the rest. Methods without a vote have one part, the whole "update".
 ELECTED, REST, WHOLE = "inside", "outside", "update"
 VOTES = Exposure("votes", server="hidden", clients="clear")
+OPEN_VOTES = Exposure("votes", server="clear", clients="clear")  # if the server learns what positions stand for
 SAMPLES = Exposure("samples", server="clear", clients="clear")
 METRICS = Exposure("metrics", server="clear", clients="nothing")
 SECONDS = Exposure("seconds", server="clear", clients="nothing")

@@ -37,7 +37,7 @@ from paraaegis.protocol.round import Keep
 from paraaegis.protocol.shares import sum_shares
 from paraaegis.protocol.single_flight import Stopwatch
 from paraaegis.protocol.state import ClientState
-from paraaegis.protocol.voting import unpack_positions
+from paraaegis.protocol.voting import pack_positions, unpack_positions
 
 
 def start(client: ClientContext) -> ClientState:
@@ -137,8 +137,11 @@ def _survivors(client: ClientContext, state: ClientState, message: Survivors) ->
         )
     round_id = client.parameters.round_id(state.number, state.attempt)
     expect(message, Survivors, round_id)
-    row = sum_shares(client, state, state.share, message)
-    return replace(state, phase="shared", share=None, opened=state.number), ShareSum(round_id=round_id, row=row)
+    row, parameters = sum_shares(client, state, state.share, message), None
+    if client.half.opener == "server" and state.elected is not None:
+        parameters = pack_positions(client.partition(state.keys.step, state.elected).elected)
+    reply = ShareSum(round_id=round_id, row=row, parameters=parameters)
+    return replace(state, phase="shared", share=None, opened=state.number), reply
 
 
 def _finish(client: ClientContext, state: ClientState, message: Finish, keep: Keep) -> tuple[ClientState, Message]:

@@ -14,7 +14,7 @@ from paraaegis.errors import ProtocolError
 from paraaegis.plural import plural
 from paraaegis.types import Blob, Buffer, Metrics, Payload, primed
 
-VERSION = 3
+VERSION = 4
 Frames = tuple[Buffer, ...]
 
 
@@ -145,9 +145,13 @@ class Survivors(Message, frozen=True, tag="survivors"):
 
 
 class ShareSum(Message, frozen=True, tag="share-sum"):
-    """Client: the sum of the survivors' shares that it holds, including its own."""
+    """Client: the sum of the survivors' shares that it holds, including its own.
+
+    `parameters` are the indices of the elected ones, if the server opens the sum.
+    """
 
     row: Blob
+    parameters: Blob | None = None
 
 
 class Finish(Message, frozen=True, tag="finish"):
@@ -266,6 +270,8 @@ def expect(message: Message, kind: type[Some], round_id: RoundId) -> Some:
             for name in RoundId.__struct_fields__
             if getattr(round_id, name) != getattr(message.round_id, name)
         ]
+        if message.round_id.version != round_id.version:
+            wrong.append("every silo and the server must run the same version of paraaegis")
         raise ProtocolError(f"{kind.__name__} does not belong here: {'; '.join(wrong)}")
     return message
 
@@ -291,6 +297,8 @@ def _blobs(message: Message) -> Iterator[tuple[str, Blob]]:
             yield from (("shares", blob) for blob in message.shares.values())
         case ShareSum():
             yield "shares", message.row
+            if message.parameters is not None:
+                yield "elected", message.parameters
         case Snapshot():
             yield from (("snapshot", blob) for blob in message.sealed.values())
         case Begin() | Finish():

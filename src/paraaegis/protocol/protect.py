@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paraaegis.errors import ProtocolError
 from paraaegis.parallel import in_background
-from paraaegis.privacy.ledger import ELECTED, REST, WHOLE, Exposure
+from paraaegis.privacy.ledger import ELECTED, OPEN_VOTES, REST, VOTES, WHOLE, Exposure
 from paraaegis.protocol.contexts import Opener, RevealContext, UploadContext
 from paraaegis.protocol.mechanisms import Mechanism
 from paraaegis.protocol.partition import Partition
@@ -67,6 +67,10 @@ class ClientHalf(Protocol):
     def exposures(self) -> tuple[Exposure, ...]:
         """Who sees what of each part of an update."""
 
+    @property
+    def ballot(self) -> Exposure:
+        """Who sees what of its votes, if it votes."""
+
     def ahead(self, context: UploadContext, length: int) -> Any:
         """The part of an upload that can be computed before the update is known; None if there is none."""
 
@@ -101,6 +105,11 @@ class Unsplit:
     def exposures(self) -> tuple[Exposure, ...]:
         """See ClientHalf."""
         return (self.mechanism.exposure(WHOLE),)
+
+    @property
+    def ballot(self) -> Exposure:
+        """See ClientHalf."""
+        return VOTES
 
     def ahead(self, context: UploadContext, length: int) -> Any:
         """See ClientHalf."""
@@ -149,6 +158,11 @@ class Parallel:
         """See ClientHalf."""
         elected = self.elected.exposure(ELECTED)
         return (elected,) if self.rest is None else (elected, self.rest.exposure(REST))
+
+    @property
+    def ballot(self) -> Exposure:
+        """See ClientHalf. A server that opens the sum needs to know which parameters it is of."""
+        return OPEN_VOTES if self.opener == "server" else VOTES
 
     def ahead(self, context: UploadContext, length: int) -> Any:
         """See ClientHalf: the noise of the rest."""

@@ -17,7 +17,6 @@ from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.errors import ForgedError, ProtocolError, UpdateError
 from paraaegis.fixed_point import from_fixed_point
 from paraaegis.parallel import in_background
-from paraaegis.privacy.ledger import VOTES
 from paraaegis.protocol.binding import (
     chain_after,
     check_members,
@@ -74,7 +73,7 @@ def train_and_vote(
     )
     if not client.half.votes:
         return protect_and_send(client, state, None, report, watch)
-    client.ledger.record(client.releases(number, attempt, [VOTES], state.model))
+    client.ledger.record(client.releases(number, attempt, [client.half.ballot], state.model))
     with watch("vote"):
         votes = vote(client, state.keys, update)
     round_id = client.parameters.round_id(number, attempt)

@@ -9,9 +9,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from paraaegis.crypto.mac import NONCE_BYTES, TAG_BYTES, add_tags
 from paraaegis.errors import CryptoError, DriftError, LostTrustError, ProtocolError
+from paraaegis.fixed_point import from_fixed_point
 from paraaegis.protocol.messages import (
     Aggregate,
     Begin,
@@ -32,7 +34,8 @@ from paraaegis.protocol.parameters import RunParameters
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.state import ServerState
 from paraaegis.protocol.sums import ServerHalf, Sum
-from paraaegis.types import Blob, Metrics, Payload
+from paraaegis.protocol.voting import unpack_positions
+from paraaegis.types import Blob, FixedPoint, Metrics, Payload
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,26 @@ class RoundServer:
         total.add(upload.payload)
         uploads[client] = msgspec.structs.replace(upload, payload=Payload(upload.payload.kind, 0))
         self.note(client, upload.report)
+
+    def take_opened(
+        self, number: int, steps: FixedPoint, counted: list[str], parameters: Mapping[str, Blob | None]
+    ) -> None:
+        """Add the mean update of a round whose sum the server opened to what has changed since the first model.
+
+        `parameters` are the elected ones, as each client said, if there was a vote.
+        """
+        weights = self.state.weights
+        mean = from_fixed_point(steps, sum(weights.values()) / sum(weights[client] for client in counted))
+        if self.half.votes:
+            told = {client: "" if blob is None else bytes(blob.view).hex() for client, blob in parameters.items()}
+            same(told, "the elected parameters")
+            positions = next(blob for blob in parameters.values() if blob is not None)
+            elected = unpack_positions(positions, self.parameters.k(number), self.parameters.length)
+            whole = np.zeros(self.parameters.length, dtype=np.float32)
+            whole[elected] = mean
+            mean = whole
+        before = np.frombuffer(self.state.change, dtype=np.float32) if self.state.change else np.float32(0)
+        self.state.change = (before + mean).tobytes()
 
     def reported(self, record: RoundRecord, client: str, reply: Message, member: bool) -> bool:
         """Take a report if no more was asked for, or if a member declines to take part; False for any other reply."""

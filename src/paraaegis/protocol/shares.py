@@ -68,12 +68,18 @@ def _purpose(state: ClientState) -> tuple[str, int, int, str]:
 
 
 def check_addressed(upload: Upload, total: Sum, client: str, members: Sequence[str]) -> None:
-    """Refuse an upload that lacks a share for another member or, if its sum needs no shares, has any."""
+    """Refuse an upload without a share for each other member or, if its sum needs no shares, with any.
+
+    Whoever receives a share that does not open ends the run. So those of a wrong size are not passed on.
+    """
     holders = {*members} - {client} if total.row_bytes else set()
     if set(upload.shares) != holders:
         raise ProtocolError(
             f"the upload should contain shares for {sorted(holders) or 'nobody'}, got {sorted(upload.shares)}"
         )
+    if wrong := {holder: len(share) for holder, share in upload.shares.items() if len(share) != total.share_bytes}:
+        holder, size = next(iter(wrong.items()))
+        raise ProtocolError(f"a sealed share has {total.share_bytes} bytes, got {size} for {holder}")
 
 
 def interrupted(server: RoundServer, number: int) -> bool:
@@ -93,12 +99,13 @@ def open_sum(
     """Ask the survivors for their share sums, and open the sum. Returns who is in it; nobody if it cannot be opened."""
     members = server.parameters.members(round_id.number)
     rows: dict[int, Blob] = {}
+    parameters: dict[str, Blob | None] = {}
 
     def take(client: str, reply: Message) -> None:
-        row = expect(reply, ShareSum, round_id).row
-        if len(row) != total.row_bytes:
-            raise ProtocolError(f"a share sum has {total.row_bytes} bytes, got {len(row)}")
-        rows[members.index(client)] = row
+        share_sum = expect(reply, ShareSum, round_id)
+        if len(share_sum.row) != total.row_bytes:
+            raise ProtocolError(f"a share sum has {total.row_bytes} bytes, got {len(share_sum.row)}")
+        rows[members.index(client)], parameters[client] = share_sum.row, share_sum.parameters
 
     requests: dict[str, Message] = {
         client: Survivors(
@@ -116,4 +123,6 @@ def open_sum(
     except CryptoError as error:  # too few shares, or a wrong one: the round is void, the run continues
         record.dropped["(shares)"] = str(error)
         return []
+    if total.opened is not None:
+        server.take_opened(round_id.number, total.opened, survivors, parameters)
     return survivors

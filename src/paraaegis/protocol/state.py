@@ -110,7 +110,10 @@ class ClientState:
 
 
 class ServerState(msgspec.Struct, kw_only=True):
-    """The server between two rounds. It holds opaque aggregates, no key and no model."""
+    """The server between two rounds. It holds opaque aggregates, no key and no model.
+
+    Only if the server opens sums (protect.reveal), `change` is what they changed in the model: float32 by parameter.
+    """
 
     run: str = ""  # the run's name; empty: its configuration names it
     number: int = 0  # rounds finished
@@ -125,6 +128,7 @@ class ServerState(msgspec.Struct, kw_only=True):
     pending: RoundRecord | None = None  # the last round's record, which still lacks its metrics
     stopped: str = ""  # why the run ends before its last round; once set, no further round begins
     ended: list[str] = []  # clients that ended the run, because a check of what the server passed on failed
+    change: bytes = b""
     opening: tuple[int, int] = (0, 0)  # the last round and attempt for which share sums were requested
 
     @property

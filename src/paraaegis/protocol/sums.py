@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.crypto import lwe, rlwe
+from paraaegis.crypto import lwe, rlwe, sealed_box
 from paraaegis.crypto.ckks import CipherSum, Profile
 from paraaegis.crypto.pool import Pool
 from paraaegis.crypto.shamir import rebuild
@@ -21,7 +21,7 @@ from paraaegis.fixed_point import LIMIT, LIMIT_STEPS, iterate_fixed_point, pack_
 from paraaegis.parallel import parallel_map
 from paraaegis.protocol.messages import RoundId
 from paraaegis.protocol.rows import HOLDER_BYTES, SEALED_MORE, SHARE_BYTES, unpack_row
-from paraaegis.types import Blob, Payload
+from paraaegis.types import Blob, FixedPoint, Payload
 
 ROWS = "shares"  # the kind of payload with what opens a sum
 
@@ -30,6 +30,9 @@ class Sum(Protocol):
     """One running sum; the uploads in it are not kept."""
 
     row_bytes: int = 0  # size of a client's sum of shares, if such rows open the sum; see shares.py
+    share_bytes: int = 0  # size of a share as it is sealed to a fellow member
+
+    opened: FixedPoint | None = None  # the summed steps, if the server opened them, of the update or its elected part
 
     def add(self, upload: Payload) -> None:
         """Add one client's upload: all of it or, with an error, none."""
@@ -96,6 +99,7 @@ class LweSum(FixedPointSum):
         super().__init__(length, "lwe")
         self._form, self._seed = lwe.FORMS[form], public_seed(round_id)
         self.row_bytes = SHARE_BYTES * self._form.size
+        self.share_bytes = self.row_bytes + sealed_box.OVERHEAD
 
     def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:
         """See Sum: rebuild the sum of the clients' secrets and remove its mask."""
@@ -137,9 +141,10 @@ class RlweSum(Sum):
     """A sum of values under one-time secrets, passed on with what opens it: sums of shares, sealed for the clients."""
 
     row_bytes = SHARE_BYTES * rlwe.SECRET + SEALED_MORE
+    share_bytes = SHARE_BYTES * rlwe.SECRET + sealed_box.OVERHEAD
 
     def __init__(self, profile: rlwe.Profile, length: int) -> None:
-        self._sum, self._rows = rlwe.RlweSum(profile, length), tuple[Blob, ...]()
+        self._profile, self._sum, self._rows = profile, rlwe.RlweSum(profile, length), tuple[Blob, ...]()
 
     def add(self, upload: Payload) -> None:
         """See Sum."""
@@ -169,12 +174,35 @@ class RlweSum(Sum):
         return Payload("rlwe", self._sum.length, self._sum.close(), (rows,))
 
 
+class OpenedRlweSum(RlweSum):
+    """The same, opened by the server: it gets the sums of shares in the clear."""
+
+    row_bytes = SHARE_BYTES * rlwe.SECRET
+
+    def __init__(self, profile: rlwe.Profile, length: int, round_id: RoundId) -> None:
+        super().__init__(profile, length)
+        self._seed = public_seed(round_id)
+
+    def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:
+        """See Sum: rebuild the sum of the clients' secrets and open the sum."""
+        secret = rebuild({holder: unpack_row(row.view, rlwe.SECRET) for holder, row in rows.items()}, quorum)
+        length = self._sum.length
+        self.opened = rlwe.decrypt(self._profile, self._sum.close(), length, secret, self._seed, clients)
+
+    def close(self) -> Payload:
+        """See Sum."""
+        if self.opened is None:
+            raise ProtocolError("a sum is passed on once it is open, and this one is not")
+        return Payload("grid", self._sum.length, pack_fixed_point(self.opened))
+
+
 class ParallelSum(Sum):
     """The sums of both parts, always over the same clients. At most one of them needs to be opened."""
 
     def __init__(self, length: int, *parts: Sum) -> None:
         self._length, self._parts = length, parts
         self.row_bytes = sum(part.row_bytes for part in parts)
+        self.share_bytes = sum(part.share_bytes for part in parts)
 
     def add(self, upload: Payload) -> None:
         """See Sum: both parts in parallel; if one is refused, the other is subtracted again."""
@@ -198,6 +226,7 @@ class ParallelSum(Sum):
         for part in self._parts:
             if part.row_bytes:
                 part.open(rows, quorum, clients)
+                self.opened = part.opened
 
     def _check(self, upload: Payload) -> None:
         expect_kind(upload, "parallel", len(self._parts))

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paraaegis.errors import ProtocolError, UpdateError
+from paraaegis.compiled import compiled
+from paraaegis.errors import UpdateError
 from paraaegis.fixed_point import slices
 from paraaegis.parallel import parallel_map
+from paraaegis.protocol.gaps import decode, encode, positions_of
 from paraaegis.types import Blob, Mask, Places, Vector
 
 Strategy = Callable[[Vector, int, np.random.Generator], Mask]
@@ -71,49 +73,33 @@ def _above(scores: NDArray[Any], cut: float, k: int) -> Mask:
 def cast(mask: Mask, places: Places) -> Blob:
     """A ballot: the client's votes by position in the secret order."""
     votes = np.zeros_like(mask)
-    votes[places[np.flatnonzero(mask)]] = True
+    votes[places[positions_of(mask)]] = True
     return pack_positions(votes)
 
 
 def pack_positions(positions: Mask) -> Blob:
-    """A set of positions as one bit each, or as a list of 4-byte positions if that is shorter."""
-    if 4 * int(np.count_nonzero(positions)) < (positions.size + 7) // 8:
-        return Blob(np.flatnonzero(positions).astype("<u4").data)
-    return Blob(np.packbits(positions).data)
+    """A set of positions as the code of its gaps or, if it has more than half of them, of the others' gaps."""
+    k, length = int(np.count_nonzero(positions)), positions.size
+    return encode(positions_of(~positions if _by_the_others(k, length) else positions), length)
 
 
 def unpack_positions(blob: Blob, k: int, length: int) -> Mask:
-    """The set that `pack_positions` packed; refuses one that is not exactly k of `length` positions."""
-    if _listed(blob, k, length):
-        positions = np.zeros(length, dtype=np.bool_)
-        positions[_positions(blob, length)] = True
-        return positions
-    return _mask(blob, k, length)
-
-
-def _listed(blob: Blob, k: int, length: int) -> bool:
-    """Whether k of `length` positions are sent as a list rather than as bits; refuses bytes of any other size."""
-    bits = (length + 7) // 8
-    if len(blob) != min(4 * k, bits):
-        raise ProtocolError(f"{k} of {length} positions take {min(4 * k, bits)} bytes, got {len(blob)}")
-    return 4 * k < bits
-
-
-def _positions(blob: Blob, length: int) -> NDArray[np.uint32]:
-    positions = np.frombuffer(blob.view, dtype="<u4")
-    if positions.size and (positions[-1] >= length or not (positions[:-1] < positions[1:]).all()):
-        raise ProtocolError(f"positions must ascend and be below {length}, got others, with maximum {positions.max()}")
+    """The set that `pack_positions` packed; refuses any bytes that it does not return for k of `length` positions."""
+    others = _by_the_others(k, length)
+    coded = decode(blob, length - k if others else k, length)
+    positions = np.full(length, others)
+    positions[coded] = not others
     return positions
 
 
-def _mask(blob: Blob, k: int, length: int) -> Mask:
-    unpacked = np.unpackbits(np.frombuffer(blob.view, dtype=np.uint8))
-    if unpacked[length:].any():
-        raise ProtocolError(f"got votes beyond the {length} positions")
-    positions: Mask = unpacked[:length].view(np.bool_)
-    if (count := int(np.count_nonzero(positions))) != k:
-        raise ProtocolError(f"expected exactly {k} positions, got {count}")
-    return positions
+def _by_the_others(k: int, length: int) -> bool:
+    """Whether k of `length` positions are sent as the positions that are not among them."""
+    return 2 * k > length
+
+
+def _add(counts: Any, positions: Any, vote: Any) -> None:
+    for position in positions:
+        counts[position] = np.uint16(np.int64(counts[position]) + vote)
 
 
 class Tally:
@@ -125,15 +111,11 @@ class Tally:
 
     def add(self, ballot: Blob) -> None:
         """Count one client's ballot; refuses one without exactly k votes."""
-        if _listed(ballot, self.k, self.length):
-            self.counts[_positions(ballot, self.length)] += 1
-        else:
-            votes = _mask(ballot, self.k, self.length)
-
-            def count(_: int, span: slice) -> None:
-                self.counts[span] += votes[span]
-
-            parallel_map(count, slices(self.length))
+        others = _by_the_others(self.k, self.length)
+        coded = decode(ballot, self.length - self.k if others else self.k, self.length)
+        if others:
+            self.counts += 1
+        compiled(_add)(self.counts, coded, -1 if others else 1)
         self.ballots += 1
 
     def elect(self) -> Mask:

@@ -135,7 +135,7 @@ def collect(paths: Iterable[Path], running: bool = False, metric: str | None = N
 
 
 def profile_of(runs: Iterable[Run]) -> str:
-    """The CKKS profile that most of these runs use."""
+    """The profile that most of these runs use."""
     return Counter(run.config.protect.profile for run in runs).most_common(1)[0][0]
 
 

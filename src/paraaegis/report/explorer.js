@@ -3,6 +3,11 @@
 function elected(setting, number) {
   return Math.round(setting.ratio * setting.decay ** (number - 1) * setting.length);
 }
+function ballot(k, length) {
+  if (k === 0) return 0;
+  const bits = 31 - Math.clz32(Math.max(1, Math.floor((length - k) / k)));
+  return k * (bits + 1 / (1 - (1 - k / length) ** 2 ** bits)) / 8;
+}
 function estimate(data, setting) {
   const { machine, constants } = data;
   const cost = machine.methods[data.methods[setting.method]];
@@ -11,11 +16,11 @@ function estimate(data, setting) {
     const k = elected(setting, number);
     const values = { none: 0, elected: k, rest: setting.length - k, all: setting.length };
     const encrypted = values[cost.encrypted], inClear = values[cost.in_clear];
-    const votes = cost.votes ? Math.min(4 * k, Math.ceil(setting.length / 8)) : 0;
+    const votes = cost.votes ? ballot(Math.min(k, setting.length - k), setting.length) : 0;
     const ciphertexts = encrypted ? Math.ceil(encrypted / cost.per_ciphertext) : 0;
-    const common = machine.header + votes + 4 * inClear + cost.share * setting.clients;
-    const up = common + cost.cipher_up * ciphertexts;
-    const down = common + cost.cipher_down * ciphertexts;
+    const common = machine.header + votes + 4 * inClear;
+    const up = common + cost.cipher_up * ciphertexts + cost.share_up * setting.clients;
+    const down = common + cost.cipher_down * ciphertexts + cost.share_down * setting.clients;
     total.bytes_up += up;
     total.bytes_down += down;
     const dot = (line) => line[0] + line[1] * setting.length + line[2] * ciphertexts;

@@ -11,6 +11,7 @@
     last.npz          the last checkpoint of a finished run to which rounds can be added; may be removed
     learners.json     with your own learners: where the model came from (origin.py)
     metrics.jsonl     what each client measured in each round
+    change.npy        if the server opens sums: what they changed in the first model, a float32 per parameter
     result.json       the summary; if it exists, the run is complete
     error.txt         why a federation's server stopped, until it is started again
 
@@ -59,6 +60,7 @@ class RunFolder:
         self.ledger = path / "ledger.jsonl"
         self.checkpoint = path / "checkpoint.npz"
         self.last = path / "last.npz"
+        self.change = path / "change.npy"
         self.history = History(path / "history")
         self.keys = path / "keys"
         self.model = path / "model.pt"
@@ -118,17 +120,8 @@ class RunFolder:
 
     def _check(self, config: Config, fresh: bool, extend: bool) -> None:
         models = *_forms(self.model), *_forms(self.best)
-        traces = (
-            self.records,
-            self.checkpoint,
-            self.last,
-            self.keys,
-            *models,
-            self.result,
-            self.error,
-            self.metrics.path,
-            self.origin,
-        )
+        written = self.records, self.checkpoint, self.last, self.keys, self.change, self.result, self.error
+        traces = (*written, *models, self.metrics.path, self.origin)
         if fresh:
             self._keep_what_was_spent()
             for path in (*traces, self.ledger, self.config):  # last, so that a kill leaves no traces without them

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from paraaegis.config import Config, load_config
-from paraaegis.errors import RunError
+from paraaegis.errors import ConfigError, RunError
 from paraaegis.methods import method_of
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.calibrate import (
@@ -22,7 +22,7 @@ from paraaegis.privacy.calibrate import (
     tight_multiplier,
 )
 from paraaegis.privacy.guarantee import Guarantee, guarantees, sensitivity
-from paraaegis.privacy.ledger import ELECTED, METRICS, SAMPLES, SECONDS, VOTES, Ledger, Release, releases_of
+from paraaegis.privacy.ledger import ELECTED, METRICS, SAMPLES, SECONDS, Ledger, Release, releases_of
 from paraaegis.runs.check import resolve
 from paraaegis.runs.folder import RunFolder
 
@@ -70,7 +70,10 @@ class RunGuarantees(msgspec.Struct, kw_only=True):
 
 
 def run_guarantees(config: Config) -> RunGuarantees:
-    """The guarantees of a configuration. If calibration `paper` needs `min_samples`, it is taken from the data's split.
+    """The guarantees of a configuration.
+
+    If calibration `paper` needs `min_samples`, it is taken from the split of a built-in data set; a configuration with
+    a learner must say it.
 
     Sampling is assumed to be worst-case: a client drawn in every round, or as often as privacy.participations allows.
     """
@@ -78,7 +81,7 @@ def run_guarantees(config: Config) -> RunGuarantees:
     method = method_of(config)
     method.check(config)
     half = method.client(config)
-    shared = {VOTES: half.votes, SAMPLES: _counted(config)}
+    shared = {half.ballot: half.votes, SAMPLES: _counted(config)}
     shared |= {METRICS: config.engine.share_metrics, SECONDS: config.engine.share_seconds}
     parts = [*half.exposures, *(part for part, released in shared.items() if released)]
     rounds = range(1, (config.privacy.participations or config.federation.rounds) + 1)
@@ -87,11 +90,21 @@ def run_guarantees(config: Config) -> RunGuarantees:
     return _guarantees_of(config, releases)
 
 
+def lacks_samples(config: Config) -> bool:
+    """Whether the noise depends on the smallest number of samples, which the configuration does not say."""
+    paper = config.privacy.calibration == "paper" and not math.isinf(config.privacy.epsilon)
+    return paper and not config.federation.min_samples and method_of(config).noised_parts(config) > 0
+
+
 def _with_samples(config: Config) -> Config:
     """The configuration as a run would resolve it; the data is split only if the paper's noise needs `min_samples`."""
-    paper = config.privacy.calibration == "paper" and not math.isinf(config.privacy.epsilon)
-    if config.federation.min_samples or not (paper and method_of(config).noised_parts(config)):
+    if not lacks_samples(config):
         return resolve(config, [config.federation.min_samples])
+    if config.learner:
+        raise ConfigError(
+            "the paper's noise depends on the smallest number of samples of any client, which is unknown until the "
+            'learners are made; set federation.min_samples, or privacy.calibration = "tight", which does not need it'
+        )
     from paraaegis.runs.experiment import torch_experiment
 
     return torch_experiment(config, only="").config

@@ -58,9 +58,12 @@ def obstacles(path: Path, origin: Origin, finished: bool) -> list[str]:
     earlier = read_origin(path)
     if earlier is None:
         return []
-    changed = set(origin.code) - set(earlier.code)
-    code = [f"the code of {origin.learner} has changed since it finished"] if finished and changed else []
-    return list(earlier.differences(origin)) or code
+    if differing := list(earlier.differences(origin)):
+        return differing
+    if finished and set(origin.code) - set(earlier.code):
+        code = f"the code of {origin.learner} has changed since it finished"
+        return [f"{code}: restore the file to show or extend this result"]
+    return []
 
 
 def write_origin(path: Path, origin: Origin) -> None:

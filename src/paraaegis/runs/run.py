@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
 from paraaegis.config import PASSED, Config
 from paraaegis.crypto.keys import load_keys, save_keys
@@ -18,6 +19,7 @@ from paraaegis.crypto.pool import Pool, SecretPool
 from paraaegis.engines.local import LocalTransport
 from paraaegis.engines.transport import States, Transport
 from paraaegis.errors import ConfigError, RunError
+from paraaegis.files import write_whole
 from paraaegis.methods import method_of
 from paraaegis.plural import plural
 from paraaegis.privacy.budget import budget
@@ -197,6 +199,8 @@ def carry_out(
         with connect(state, clients, over) as (parameters, transport):
             _serve(config, folder, parameters, transport, state, on_record, over, improvement)
             local = not transport.remote
+    if state.change:
+        write_whole(folder.change, lambda file: np.save(file, np.frombuffer(state.change, dtype=np.float32)))
     if state.late:
         text = "the last model did not reach %s; to deliver it, start the run again when every node is connected"
         _log.warning(text, ", ".join(state.late))
@@ -233,6 +237,7 @@ def _serve(
         if ended and not transport.remote:  # all clients have applied all sums
             state = msgspec.structs.replace(state, history=[])
         due = ended or state.number % config.engine.checkpoint == 0
+        due &= state.opening[0] <= state.number  # within a round, learners have trained: they cannot train it again
         if due or transport.remote:  # after a restart, what remote clients were told must still be known
             folder.save(state, transport.checkpoint(), improvement.weights)
 
