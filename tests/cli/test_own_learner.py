@@ -165,6 +165,9 @@ def test_an_interrupted_run_continues_with_mended_code_and_says_so(study, paraae
     ("nowhere:make", "there is no module nowhere; put nowhere.py next to the configuration file"),
     ("{}:mak", "has no function mak (did you mean 'make'?)"),
     ("{}", 'learner has the form "module:function"'),
+    ("{}.py:make", "; leave out .py"),
+    ("site:make", "standard library has a module site; give your file another name"),
+    ("{}:Site", "Site is called as Site(config, client), but it is defined as Site(samples)"),
 ])  # fmt: skip
 def test_a_learner_that_cannot_be_found_is_refused(study, paraaegis, learner, said):
     name = learner.format(study.module)

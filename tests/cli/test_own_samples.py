@@ -69,3 +69,11 @@ def test_a_pilot_counts_the_samples_of_unequal_sites_and_its_plan_keeps_them(par
     assert status == 0, err
     assert load_config(tmp_path / "plan.toml").federation.min_samples == 30
     assert paraaegis("privacy", "plan.toml")[0] == 0
+
+
+def test_a_site_with_too_few_samples_is_refused_with_what_can_be_done(paraaegis, tmp_path):
+    (tmp_path / "few_samples.py").write_text(SITES)
+    (tmp_path / "study.toml").write_text(STUDY.replace("nowhere", "few_samples"))
+    status, _, err = paraaegis("run", "study.toml", "--set", "federation.min_samples=50", "--out", "run")
+    assert status == 2
+    assert "alpha has 30 samples, but needs at least 50: lower federation.min_samples, or leave alpha out" in err

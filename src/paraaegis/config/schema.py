@@ -305,10 +305,11 @@ def _check_learner(config: Config) -> None:
     if not learner:
         return
     module, _, function = learner.partition(":")
-    if learner != PASSED and not (function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+    words = [function, *module.split(".")]
+    if learner != PASSED and (module.endswith(".py") or not all(word.isidentifier() for word in words)):
         raise ConfigError(
             'learner has the form "module:function", such as "hospital:make" for the function make(config, client) in '
-            f"hospital.py, got {learner!r}"
+            f"hospital.py, got {learner!r}" + ("; leave out .py" if module.endswith(".py") else "")
         )
     ignored = {"model": config.model, "data": msgspec.structs.replace(config.data, folder="")}
     for table, section in ignored.items():

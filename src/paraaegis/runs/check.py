@@ -82,7 +82,8 @@ def check_samples(config: Config, learners: Mapping[str, CheckedLearner]) -> Non
     for name, learner in learners.items():
         if learner.samples < least:
             raise ConfigError(
-                f"{name} has {plural(learner.samples, 'sample')}, but needs at least {least} (federation.min_samples)"
+                f"{name} has {plural(learner.samples, 'sample')}, but needs at least {least}: lower "
+                f"federation.min_samples, or leave {name} out of the federation"
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -38,6 +39,11 @@ def find_maker(config: Config) -> MakeLearner:
             'module:function", a function that makes the learner of a client'
         )
     module_name, _, name = config.learner.partition(":")
+    if module_name.partition(".")[0] in sys.stdlib_module_names:
+        raise ConfigError(
+            f"learner = {config.learner!r}: Python's standard library has a module {module_name}; give your file "
+            "another name"
+        )
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -53,7 +59,24 @@ def find_maker(config: Config) -> MakeLearner:
         raise ConfigError(
             f"learner = {config.learner!r}: {module.__file__} has no function {name}{meant(name, functions)}"
         )
+    _check_call(function, config)
     return _named(function, config.learner)
+
+
+def _check_call(function: Callable[..., object], config: Config) -> None:
+    """Refuse a function that cannot be called with a configuration and a client."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin tells nothing
+        return
+    try:
+        signature.bind(config, "")
+    except TypeError as error:
+        name = config.learner.partition(":")[2]
+        raise ConfigError(
+            f"learner = {config.learner!r}: {name} is called as {name}(config, client), but it is defined as "
+            f"{name}{signature}"
+        ) from error
 
 
 def _named(function: MakeLearner, learner: str) -> MakeLearner:
