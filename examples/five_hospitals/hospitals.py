@@ -29,9 +29,10 @@ def admitted():
 
 def load(client):
     features, labels = load_breast_cancer(return_X_y=True)
-    features = (features - features.mean(axis=0)) / features.std(axis=0)
     own = admitted()[client]
-    return torch.tensor(features[own], dtype=torch.float32), torch.tensor(labels[own])
+    features, labels = features[own], labels[own]
+    features = (features - features.mean(axis=0)) / features.std(axis=0)  # by this hospital's own patients
+    return torch.tensor(features, dtype=torch.float32), torch.tensor(labels)
 
 
 def make(config, client):

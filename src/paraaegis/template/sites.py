@@ -11,9 +11,10 @@ from paraaegis import Config, Learner, torch_learner
 def load(config: Config, client: str) -> tuple[torch.Tensor, torch.Tensor]:
     """This site's patients: features and labels. Here, an equal share of a public data set."""
     features, labels = load_breast_cancer(return_X_y=True)
-    features = (features - features.mean(axis=0)) / features.std(axis=0)
     own = slice(config.names.index(client), None, len(config.names))
-    return torch.tensor(features[own], dtype=torch.float32), torch.tensor(labels[own])
+    features, labels = features[own], labels[own]
+    features = (features - features.mean(axis=0)) / features.std(axis=0)  # by this site's own patients
+    return torch.tensor(features, dtype=torch.float32), torch.tensor(labels)
 
 
 def network(config: Config) -> nn.Module:
