@@ -11,7 +11,6 @@ from paraaegis import Config, Learner, torch_learner
 def load(config: Config, client: str) -> tuple[torch.Tensor, torch.Tensor]:
     """This site's patients: features and labels. Here, an equal share of a public data set."""
     features, labels = load_breast_cancer(return_X_y=True)
-    features = (features - features.mean(axis=0)) / features.std(axis=0)
     own = slice(config.names.index(client), None, len(config.names))
     return torch.tensor(features[own], dtype=torch.float32), torch.tensor(labels[own])
 
@@ -26,6 +25,7 @@ def make(config: Config, client: str) -> Learner:
     """The learner of one client: the first four fifths of its patients train, the others test."""
     inputs, labels = load(config, client)
     cut = len(labels) * 4 // 5
+    inputs = (inputs - inputs[:cut].mean(dim=0)) / inputs[:cut].std(dim=0)  # by this site's own training patients alone
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         scores = model(inputs[cut:]).softmax(dim=1)[:, 1]
