@@ -104,7 +104,7 @@ def test_only_a_lead_makes_new_secrets(tmp_path):
     after = load_keys(lead.keys)
     assert (after.epoch, after.roster, after.root.index) == (before.epoch + 1, before.roster, 0)
     assert len({before.root.secret, after.root.secret}) == len({before.root.line, after.root.line}) == 2
-    with pytest.raises(KeyFileError, match="is not the lead"):
+    with pytest.raises(KeyFileError, match=r"is not the lead.* deliver new ones with `paraaegis keys new`"):
         silos["client-2"].rotate()
 
 

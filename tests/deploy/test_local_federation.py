@@ -119,6 +119,18 @@ def test_a_process_that_ended_is_named_with_what_it_said(tmp_path):
         trial.check_alive()
 
 
+def test_nodes_count_as_connected_once_the_link_accepted_them_this_time(tmp_path):
+    trial = FlowerProcesses(tmp_path, dict.fromkeys(("client-1", "client-2", "client-3"), tmp_path))
+    (tmp_path / "logs").mkdir()
+    for name in ("client-1", "client-2"):
+        (tmp_path / "logs" / f"{name}.log").write_text("SuperNode ID: 7, of an earlier start\n")
+    assert trial.connected() == []
+    for name, said in (("client-1", "SuperNode ID: 8"), ("client-2", "waiting")):
+        trial._start(name, [sys.executable, "-c", f"print('{said}')"])
+        trial.processes[name].wait()
+    assert trial.connected() == ["client-1"]
+
+
 def test_a_process_is_stopped_with_all_that_it_started(tmp_path):
     trial = FlowerProcesses(tmp_path, {})
     (tmp_path / "logs").mkdir()

@@ -132,8 +132,8 @@ class KeyFolder:
         """Make new secrets for all silos, or all but one that left; they get them when they next meet the server."""
         if not self.leads:
             raise KeyFileError(
-                f"{self.path} is not the lead; only the lead makes new secrets. If a courier delivered the keys, "
-                "deliver new ones from `paraaegis keys new`"
+                f"{self.path} is not the lead, and only the lead makes new secrets; if a courier delivered its keys, "
+                "deliver new ones with `paraaegis keys new`"
             )
         approved, left = self.approved(), self._left()
         if without and without not in [*approved, *left]:

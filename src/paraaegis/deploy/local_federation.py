@@ -59,7 +59,7 @@ def up(
         with _stopped_by_sigterm(), FlowerProcesses(place, nodes) as processes:
             run = processes.run(write_app(place / "app"), {"folder": str(folder.path.resolve())})
             say(f"run {run}; logs are in {place / 'logs'}")
-            follow(processes, run, folder, on_record, place / "logs")
+            follow(processes, run, folder, on_record, place / "logs", say)
     if not over or not folder.ledger.exists():
         gather(folder, nodes)
     done = read_whole(folder)
@@ -144,9 +144,19 @@ def write_app(folder: Path, code: str = _APP) -> Path:
     return folder
 
 
-def follow(processes: FlowerProcesses, run: str, folder: RunFolder, on_record: OnRecord, logs: Path) -> None:
-    """Pass on records as they are written, until there is a result; raises if the run ends without one."""
-    shown, asked, before = 0, time.monotonic(), read_done(folder)
+def follow(
+    processes: FlowerProcesses,
+    run: str,
+    folder: RunFolder,
+    on_record: OnRecord,
+    logs: Path,
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Pass on records as they are written, until there is a result; raises if the run ends without one.
+
+    Until the first record, `say` how many nodes are connected.
+    """
+    shown, joined, asked, before = 0, 0, time.monotonic(), read_done(folder)
     while True:
         over = False
         if time.monotonic() - asked > _ASK:
@@ -155,6 +165,9 @@ def follow(processes: FlowerProcesses, run: str, folder: RunFolder, on_record: O
         for record in records[shown:]:
             on_record(record)
         shown = len(records)
+        if not shown and (now := len(processes.connected())) > joined:
+            joined = now
+            say(f"{joined} of {plural(len(processes.nodes), 'node')} connected")
         # All nodes must join; later a run can continue with a quorum.
         processes.check_alive(*(["superlink"] if _begun(processes.nodes) else []))
         if _is_over(folder) or (before is None and read_done(folder) is not None):

@@ -26,7 +26,7 @@ from paraaegis.errors import RunError
 HOST = "127.0.0.1"
 CONNECTION = "trial"
 START, STOP = 180.0, 15.0  # seconds that a process may take to start and to stop
-_CONNECTED = "SuperNode ID"  # in a node's log once the SuperLink has accepted it
+_CONNECTED = b"SuperNode ID"  # in a node's log once the SuperLink has accepted it
 _MARK = "PARAAEGIS_TRIAL"  # in the environment of every process of a trial
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
@@ -41,6 +41,7 @@ class FlowerProcesses:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # Flower runs its tools
         self.environment = os.environ | QUIET | {"FLWR_HOME": str(self._folder / "flwr"), "PATH": path}
         self.keys: dict[str, tuple[Path, Path]] = {}
+        self._begins: dict[str, int] = {}  # where in its log each process was last started
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -105,15 +106,23 @@ class FlowerProcesses:
         """Restart a killed node, retrying until the SuperLink accepts it, which must first notice that it was gone."""
         until = time.monotonic() + patience
         while True:
-            known = self._log(name).read_text(errors="replace").count(_CONNECTED)
             self.start_node(name)
             while self.processes[name].poll() is None:
-                if self._log(name).read_text(errors="replace").count(_CONNECTED) > known:
+                if name in self.connected():
                     return
                 time.sleep(0.3)
             if time.monotonic() > until:
                 self.check_alive(name)
             time.sleep(2)
+
+    def connected(self) -> list[str]:
+        """The nodes that the SuperLink has accepted since they were last started."""
+        return [name for name in self.nodes if name in self._begins and _CONNECTED in self._said(name)]
+
+    def _said(self, name: str) -> bytes:
+        with self._log(name).open("rb") as log:
+            log.seek(self._begins[name])
+            return log.read()
 
     def run(self, app: Path, settings: Mapping[str, str]) -> str:
         """Start a run of an app; return its id."""
@@ -175,6 +184,7 @@ class FlowerProcesses:
 
     def _start(self, name: str, command: list[Any]) -> None:
         with self._log(name).open("ab") as log:
+            self._begins[name] = log.tell()
             self.processes[name] = subprocess.Popen(  # noqa: S603
                 [str(part) for part in command],
                 env=self.environment | {_MARK: f"{self._folder}:{name}"},
