@@ -24,29 +24,28 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import msgspec
-import numpy as np
 import tomli_w
 
 from paraaegis.config import Config, load_config
+from paraaegis.engines.transport import States
 from paraaegis.errors import BusyError, ParaAegisError, RunError
 from paraaegis.files import write_whole
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import VALUES
 from paraaegis.privacy.ledger import Release, read_ledger
 from paraaegis.protocol.records import RoundRecord
-from paraaegis.protocol.state import ClientState, ServerState, decode_state, encode_state
+from paraaegis.protocol.state import ServerState
+from paraaegis.runs.checkpoint import Checkpoint
 from paraaegis.runs.differences import EXTENSION, differences
 from paraaegis.runs.history import History
 from paraaegis.runs.lines import line_of, with_nan
 from paraaegis.runs.metrics_log import MetricsLog
 from paraaegis.runs.origin import Origin, obstacles, write_origin
-from paraaegis.types import Arrays, Vector
+from paraaegis.types import Vector
 
 
 class RunFolder:
@@ -59,6 +58,7 @@ class RunFolder:
         self.records = path / "rounds.jsonl"
         self.ledger = path / "ledger.jsonl"
         self.checkpoint = path / "checkpoint.npz"
+        self._checkpoint = Checkpoint(self.checkpoint, self.ledger)
         self.last = path / "last.npz"
         self.change = path / "change.npy"
         self.history = History(path / "history")
@@ -268,29 +268,13 @@ class RunFolder:
                         "restore the file"
                     )
 
-    def save(
-        self, server: ServerState, clients: Mapping[str, tuple[ClientState, Arrays]], best: Vector | None = None
-    ) -> None:
+    def save(self, server: ServerState, clients: States, best: Vector | None = None) -> None:
         """Write a checkpoint of the server, and of each client with its learner's state; `best`: the best model."""
-        arrays: Arrays = {"server": np.frombuffer(encode_state(server), dtype=np.uint8)}
         kept = self.history.save(server.history)
-        arrays["history"] = np.frombuffer(msgspec.json.encode(kept), dtype=np.uint8)
-        written = self.ledger.read_bytes() if self.ledger.exists() else b""
-        arrays["ledger"] = np.frombuffer(len(written).to_bytes(8, "little") + sha256(written).digest(), dtype=np.uint8)
-        # Stored once for all clients with the same model. A federation's server has none.
-        arrays["weights"] = next((state.weights for state, _ in clients.values()), np.empty(0, np.float32))
-        if best is not None:
-            arrays["best"] = np.empty(0, np.float32) if np.array_equal(best, arrays["weights"]) else best
-        for name, (state, learner) in clients.items():
-            own = state.to_arrays()
-            if np.array_equal(own["weights"], arrays["weights"]):
-                del own["weights"]
-            arrays |= {f"{name}/state/{key}": value for key, value in own.items()}
-            arrays |= {f"{name}/learner/{key}": value for key, value in learner.items()}
-        write_whole(self.checkpoint, lambda file: np.savez(file, allow_pickle=False, **arrays), mode=0o600)
+        self._checkpoint.write(server, kept, clients, best)
         self.history.prune(kept)
 
-    def restore(self) -> tuple[ServerState, dict[str, tuple[ClientState, Arrays]]] | None:
+    def restore(self) -> tuple[ServerState, States] | None:
         """The last checkpoint, or None before the first one; records written after it are removed."""
         if not self.checkpoint.exists():
             self._refuse_forgetting()
@@ -299,46 +283,21 @@ class RunFolder:
             self.metrics.path.unlink(missing_ok=True)
             self.history.prune()
             return None
-        clients: dict[str, dict[str, Arrays]] = {}
         try:
-            with self.checkpoint.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                server = decode_state(stored["server"].tobytes())
-                spent, kept = stored["ledger"].tobytes(), stored["history"].tobytes()
-                weights = stored["weights"]
-                for key in stored.files:
-                    if "/" in key:
-                        client, part, name = key.split("/", 2)
-                        parts = clients.setdefault(client, {"state": {"weights": weights}, "learner": {}})
-                        parts[part][name] = stored[key]
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise RunError(f"{self.checkpoint} is damaged and cannot be read; {self.remedy}") from error
-        names = msgspec.json.decode(kept, type=list[str])
-        try:
-            server.history = self.history.load(names)
+            stored = self._checkpoint.read()
+            stored.server.history = self.history.load(stored.history)
         except RunError as error:
             raise RunError(f"{error}; {self.remedy}") from error
-        self.history.prune(names)  # the rounds after the checkpoint are repeated, with other encryptions
-        self._check_ledger(int.from_bytes(spent[:8], "little"), spent[8:])
+        self.history.prune(stored.history)  # the rounds after the checkpoint are repeated, with other encryptions
+        self._checkpoint.check_ledger(stored)
+        server = stored.server
         self._truncate_records(server.lines)
         self.metrics.truncate(train=server.number, evaluate=server.number - 1)  # the model is measured again
-        return server, {c: (ClientState.from_arrays(parts["state"]), parts["learner"]) for c, parts in clients.items()}
+        return server, stored.clients
 
     def best_weights(self) -> Vector | None:
         """The best model in the checkpoint, if it has one."""
-        with self.checkpoint.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            if "best" not in stored.files:
-                return None
-            best: Vector = stored["best"]
-            return best if best.size else stored["weights"]
-
-    def _check_ledger(self, length: int, digest: bytes) -> None:
-        """Refuse a ledger that lacks what it contained when the checkpoint was written."""
-        written = self.ledger.read_bytes() if self.ledger.exists() else b""
-        if sha256(written[:length]).digest() != digest or len(written) < length:
-            raise RunError(
-                f"{self.ledger} is missing or was changed, so the privacy spent is unknown and the run cannot "
-                "continue; restore the file"
-            )
+        return self._checkpoint.best()
 
     def _truncate_records(self, count: int) -> None:
         records = self.read_records()
