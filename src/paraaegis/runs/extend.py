@@ -53,8 +53,7 @@ def _check(folder: RunFolder, stored: Config, config: Config) -> None:
         )
     if rounds <= done:
         raise RunError(
-            f"{folder.path} has {plural(done, 'round')}; to extend it, federation.rounds must be larger, got "
-            f"{rounds}"
+            f"{folder.path} has {plural(done, 'round')}; to extend it, federation.rounds must be larger, got {rounds}"
         )
     if config.privacy.noise == "secret":
         raise RunError(f"the keys of {folder.path} were erased when it ended, since its noise is secret; {_NEW_RUN}")

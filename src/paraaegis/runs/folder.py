@@ -296,7 +296,7 @@ class RunFolder:
         return server, stored.clients
 
     def rounds_at_end(self) -> int:
-        """The rounds of a run in one process whose checkpoint is its last; 0 if there is none, or more rounds follow."""
+        """The rounds of a run in one process, if its checkpoint is its last; 0 if it has none, or has rounds left."""
         if not self.checkpoint.exists():
             return 0
         stored = self._checkpoint.read()
