@@ -129,6 +129,14 @@ def test_a_report_titles_the_run_by_its_own_learner(study, paraaegis):
     assert run.config.subject == f"learners {study.module}:make"
 
 
+def test_two_learners_do_not_share_a_default_folder(study, paraaegis):
+    study.change("def make(", "def other(config, client):\n    return Site(10)\n\ndef make(")
+    learners = [f"{study.module}:{name}" for name in ("make", "other")]
+    assert [paraaegis("run", study.config, "--set", f"learner={name}")[0] for name in learners] == [0, 0]
+    folders = sorted(Path("runs").glob("paraaegis-feedback-*"))
+    assert sorted(read(folder / "learners.json")["learner"] for folder in folders) == learners
+
+
 def test_a_finished_run_is_refused_when_its_code_has_changed(study, paraaegis):
     paraaegis("run", study.config, "--out", "run")
     study.change("weights.sum()", "weights.max()")

@@ -88,7 +88,8 @@ CHANGES = [
 
 @pytest.mark.parametrize(("path", "changed"), CHANGES, ids=[path for path, _ in CHANGES])
 def test_the_digest_ignores_what_may_differ_between_silos_and_nothing_else(path, changed):
-    needs = {"protect.decay": ["protect.method=paraaegis-dynamic"], "privacy.participations": TIGHT}
+    needs = {"protect.decay": ["protect.method=paraaegis-dynamic"], "privacy.participations": TIGHT,
+             "train.last_lr": ["train.schedule=linear"]}  # fmt: skip
     settings = [f"{path}={changed}", *needs.get(path, [])]
     base = make_config({}, settings[1:])
     ignored = path.startswith("engine.") or path in ("data.folder", "privacy.attempts")

@@ -26,7 +26,9 @@ def rates(*settings):
 
 
 def test_the_rate_is_constant_unless_a_schedule_is_set():
-    assert rates() == rates("train.last_lr=0.01") == [0.1] * 5
+    assert rates() == [0.1] * 5
+    with pytest.raises(ConfigError, match=r"train\.last_lr = 0\.01 has no effect .* set train\.schedule"):
+        rates("train.last_lr=0.01")
 
 
 def test_a_schedule_leads_from_the_first_rate_to_the_last():

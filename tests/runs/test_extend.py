@@ -128,6 +128,24 @@ def test_a_run_killed_while_it_is_extended_goes_on(killed, tmp_path):
     np.testing.assert_array_equal(np.load(result.model), np.load(whole.model))
 
 
+@pytest.mark.parametrize("settings", [(), ("train.stop_after=1",)])
+@pytest.mark.parametrize("again", [True, False])
+def test_a_run_killed_after_its_result_was_removed_is_extended_by_the_same_command(
+    settings, again, tmp_path, monkeypatch
+):
+    first = federate(config(3, *settings), learners(), tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr("paraaegis.runs.extend.write_config", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            federate(config(6), learners(), tmp_path / "run", extend=True)
+    if again:
+        result, whole = (federate(config(6), learners(), tmp_path / to, extend=to == "run") for to in ("run", "whole"))
+        np.testing.assert_array_equal(np.load(result.model), np.load(whole.model))
+        assert facts(RunFolder(tmp_path / "run")) == facts(RunFolder(tmp_path / "whole"))
+    else:
+        assert federate(config(3, *settings), learners(), tmp_path / "run").rounds == first.rounds
+
+
 @pytest.mark.parametrize("step", ["pathlib.Path.unlink", "paraaegis.runs.extend.write_config"])
 def test_a_kill_in_the_middle_of_extending_leaves_a_run_that_can_be_extended(step, tmp_path, monkeypatch):
     federate(config(2), learners(), tmp_path)

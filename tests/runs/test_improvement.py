@@ -172,13 +172,14 @@ def test_the_best_model_is_that_of_the_chosen_metric(tmp_path):
     assert (result.best_round, np.load(result.best_model)[0]) == (1, 0.25)
 
 
-def test_without_metrics_there_is_no_best_model(tmp_path):
+def test_without_metrics_there_is_no_best_model_and_a_warning(tmp_path, caplog):
     class Silent(Measured):
         def evaluate(self, weights):
             return {}
 
     result = federate(config("train.stop_after=1"), learners(kind=Silent), tmp_path)
     assert (result.rounds, result.best_round) == (10, 0)
+    assert caplog.text.count("round 1 reported no metrics; train.stop_after has no effect") == 1
     with pytest.raises(RunError, match="holds no best"):
         result.best_model.exists()
 

@@ -33,20 +33,10 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run a grid of configurations one after another, or continue an interrupted one, and show the table."""
-    from paraaegis.comparisons.preset import cells_of, cells_of_files, only, read_preset
-
     if bool(preset) == bool(configs):
         got = "both" if preset else "neither"
         raise ConfigError(f"give either --preset NAME or configurations to compare, got {got}")
-    if preset:
-        grid = read_preset(preset)
-        title, cells = titled(grid.title, settings or []), cells_of(grid, settings or [])
-        wanted = only(cells, splits or [], rows or [], seeds or [])
-    else:
-        if splits or rows or seeds:
-            raise ConfigError("--split, --row and --seed select cells of a preset; use them with --preset")
-        title, cells = titled("Comparison", settings or []), cells_of_files(configs or [], settings or [])
-        wanted = cells
+    title, cells, wanted = _grid(preset, configs or [], settings or [], (splits or [], rows or [], seeds or []))
     _find_learners(cells, [Path(preset)] if preset.endswith(".toml") else configs or [])
     folder = out or Path("runs") / f"compare-{Path(preset).stem if preset else '-'.join(p.stem for p in configs or [])}"
 
@@ -73,6 +63,22 @@ def compare(
         sys.stdout.write((folder / "table.json").read_text() + "\n")
     else:
         show_table(table, folder)
+
+
+def _grid(
+    preset: str, configs: list[Path], settings: list[str], selected: tuple[list[str], list[str], list[int]]
+) -> tuple[str, list[Cell], list[Cell]]:
+    """A comparison's title, its cells, and those of the selected splits, rows and seeds."""
+    from paraaegis.comparisons.preset import cells_of, cells_of_files, only, read_preset
+
+    if preset:
+        grid = read_preset(preset)
+        cells = cells_of(grid, settings)
+        return titled(grid.title, settings), cells, only(cells, *selected)
+    if any(selected):
+        raise ConfigError("--split, --row and --seed select cells of a preset; use them with --preset")
+    cells = cells_of_files(configs, settings)
+    return titled("Comparison", settings), cells, cells
 
 
 def _find_learners(cells: Iterable[Cell], files: Iterable[Path]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Json, Metric, Settings, checked_config, print_json
+from paraaegis.cli.options import Json, Metric, Settings, checked_config, default_out, print_json
 from paraaegis.errors import ConfigError
 
 app = typer.Typer(
@@ -30,7 +30,7 @@ def up(
     """Try a federation on this machine, with a real SuperLink and SuperNodes, TLS and authentication."""
     changes = [*([f"federation.clients={clients}"] if clients else []), *(settings or [])]
     trial = checked_config(config, changes)
-    folder = out or Path("runs") / f"federation-{trial.digest()[:8]}"
+    folder = out or default_out("federation", trial)
 
     from paraaegis.cli.display import shown_rounds
     from paraaegis.cli.tables import summary

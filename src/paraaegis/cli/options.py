@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,17 @@ def checked_config(path: Path | None, settings: list[str] | None) -> Config:
     with naming(path or "the configuration", settings or []):
         check_early(config)
     return config
+
+
+def default_out(name: str, config: Config) -> Path:
+    """The folder of a run for which none was given.
+
+    A digest covers no learner's name, which may differ between silos; here two learners must not share a folder.
+    """
+    digest = config.digest()
+    if config.learner:
+        digest = sha256(f"{digest} {config.learner}".encode()).hexdigest()
+    return Path("runs") / f"{name}-{digest[:8]}"
 
 
 def say_measured(name: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Json, Metric, Settings, checked_config, print_json
+from paraaegis.cli.options import Json, Metric, Settings, checked_config, default_out, print_json
 from paraaegis.errors import ConfigError
 
 
@@ -24,7 +24,7 @@ def run(
     if extend and out is None:
         raise ConfigError("--extend needs --out, the folder of the run that gets more rounds")
     run_config = checked_config(config, settings)
-    folder = out or Path("runs") / f"{run_config.protect.method}-{run_config.digest()[:8]}"
+    folder = out or default_out(run_config.protect.method, run_config)
 
     from paraaegis import launch
     from paraaegis.cli.display import shown_rounds

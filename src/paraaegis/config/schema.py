@@ -116,6 +116,15 @@ class Train(Section, frozen=True):
     stop_after: Annotated[Natural, "end the run after this many rounds without improvement; 0: never"] = 0
     stop_metric: Annotated[str, "the metric that decides which round is best; empty: the one shown"] = ""
 
+    def __post_init__(self) -> None:
+        """Also refuse a last learning rate that no schedule leads to."""
+        super().__post_init__()
+        if self.last_lr and self.schedule == "constant":
+            raise ConfigError(
+                f"train.last_lr = {self.last_lr:g} has no effect with train.schedule = 'constant'; set train.schedule "
+                "to 'linear' or 'cosine', or leave train.last_lr out"
+            )
+
 
 class Protect(Section, frozen=True):
     """The method and its settings."""

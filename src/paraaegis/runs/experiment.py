@@ -52,9 +52,7 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
     )
     use_one_thread()
     device = devices.find_device(config.engine.device)
-    kind = cuda.CudaLearner if device.type == "cuda" else train.TorchLearner
-    changes = config.train.schedule != "constant"
-    scheduled = partial(rate, config.train, config.federation.rounds) if changes else None
+    make = _maker(config, dataset, str(device))
     learners: dict[str, Learner] = {}
     for index, (name, rows) in enumerate(zip(config.names, shares, strict=True)):
         if only not in (None, name):
@@ -62,26 +60,34 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
         if not learners:
             first = stream(config.seed, Purpose.MODEL)
             model = models.build(config.model.name, dataset.shape, dataset.classes, first)
-        learners[name] = kind(
+        learners[name] = make(
             model=deepcopy(model),
             images=dataset.train_images[rows],
             labels=dataset.train_labels[rows],
             test=(dataset.test_images, dataset.test_labels) if index == 0 else None,
-            epochs=config.train.epochs,
-            batch=config.train.batch,
-            optimizer=config.train.optimizer,
-            lr=config.train.lr,
-            momentum=config.train.momentum,
-            server_lr=config.train.server_lr,
-            rate=scheduled,
-            augment=dataset.augment,
-            mean=dataset.mean,
-            std=dataset.std,
             batches=_batches(config.seed, index),
-            device=str(device),
         )
     cuda.take_turns((one for one in learners.values() if isinstance(one, cuda.CudaLearner)), at_a_time(config))
     return TorchExperiment(resolve(config, [len(rows) for rows in shares]), learners, devices.gpu_name(device))
+
+
+def _maker(config: Config, dataset: data.Dataset, device: str) -> Callable[..., train.TorchLearner]:
+    """Makes a client's learner from what is its own: its model, its images and labels, and its batches."""
+    changes = config.train.schedule != "constant"
+    return partial(
+        cuda.CudaLearner if device.startswith("cuda") else train.TorchLearner,
+        epochs=config.train.epochs,
+        batch=config.train.batch,
+        optimizer=config.train.optimizer,
+        lr=config.train.lr,
+        momentum=config.train.momentum,
+        server_lr=config.train.server_lr,
+        rate=partial(rate, config.train, config.federation.rounds) if changes else None,
+        augment=dataset.augment,
+        mean=dataset.mean,
+        std=dataset.std,
+        device=device,
+    )
 
 
 def at_a_time(config: Config) -> int:

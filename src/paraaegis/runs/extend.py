@@ -34,8 +34,8 @@ def extend(folder: RunFolder, config: Config) -> None:
     _check(folder, stored, config)
     if folder.last.exists():
         folder.last.replace(folder.checkpoint)
-    # If it is killed before the last of these lines, the run is as it was, or is finished again.
-    folder.result.unlink()
+    # Killed before the last of these lines, it is extended by the same command, or finished again by the earlier one.
+    folder.result.unlink(missing_ok=True)
     write_config(folder.config, config)
 
 
@@ -45,20 +45,19 @@ def _goal(config: Config) -> tuple[int, int]:
 
 def _check(folder: RunFolder, stored: Config, config: Config) -> None:
     """Refuse what could not be a run of this configuration from the start."""
-    done, rounds = read_whole(folder), config.federation.rounds
-    if done is None:
+    done, rounds = _rounds_done(folder), config.federation.rounds
+    if not done:
         raise RunError(
             f"{folder.path} holds an unfinished run; let it end first, with federation.rounds = "
             f"{stored.federation.rounds} and train.stop_after = {stored.train.stop_after}"
         )
-    if rounds <= done.rounds:
+    if rounds <= done:
         raise RunError(
-            f"{folder.path} has {plural(done.rounds, 'round')}; to extend it, federation.rounds must be larger, got "
-            f"{rounds}"
+            f"{folder.path} has {plural(done, 'round')}; to extend it, federation.rounds must be larger, got {rounds}"
         )
     if config.privacy.noise == "secret":
         raise RunError(f"the keys of {folder.path} were erased when it ended, since its noise is secret; {_NEW_RUN}")
-    if differs := _what_would_differ(stored, config, done.rounds):
+    if differs := _what_would_differ(stored, config, done):
         raise RunError(f"{folder.path} cannot be extended: {differs}; {_NEW_RUN}")
     if not (folder.last.exists() or folder.checkpoint.exists()):
         raise RunError(f"{folder.last} is gone, without which a finished run cannot be extended; {_NEW_RUN}")
@@ -69,6 +68,12 @@ def _check(folder: RunFolder, stored: Config, config: Config) -> None:
         raise RunError(
             f"{folder.path} would end at once: {improvement.stopped}. Set train.stop_after to a larger number, or to 0"
         )
+
+
+def _rounds_done(folder: RunFolder) -> int:
+    """The rounds of a run that is over; 0 if it is not. One that was killed may lack its result."""
+    done = read_whole(folder)
+    return folder.rounds_at_end() if done is None else done.rounds
 
 
 def _what_would_differ(stored: Config, config: Config, done: int) -> str:

@@ -295,6 +295,13 @@ class RunFolder:
         self.metrics.truncate(train=server.number, evaluate=server.number - 1)  # the model is measured again
         return server, stored.clients
 
+    def rounds_at_end(self) -> int:
+        """The rounds of a run in one process, if its checkpoint is its last; 0 if it has none, or has rounds left."""
+        if not self.checkpoint.exists():
+            return 0
+        stored = self._checkpoint.read()
+        return stored.server.number if stored.clients and stored.server.pending is None else 0
+
     def best_weights(self) -> Vector | None:
         """The best model in the checkpoint, if it has one."""
         return self._checkpoint.best()

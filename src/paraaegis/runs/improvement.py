@@ -32,6 +32,8 @@ class Improvement:
     def take(self, record: RoundRecord, weights: Vector | None = None) -> None:
         """Take a round's record and the model after that round; records come in order."""
         if not record.metrics:
+            if self._patience and record.round == 1:
+                _log.warning("round 1 reported no metrics; train.stop_after has no effect until one does")
             return
         self._metric = self._metric or _chosen(self._wanted, record.metrics)
         value = record.metrics.get(self._metric, math.nan)

@@ -104,7 +104,10 @@ def make_learners(config: Config) -> dict[str, Learner]:
 
 
 def digest_of_file(config: Config) -> str:
-    """A digest of the file with a configuration's learner; empty if there is none. Nothing is imported."""
+    """A digest of the file with a configuration's learner; empty if there is none.
+
+    The file is not imported; the package that it is in, if any, is.
+    """
     if config.learner in ("", PASSED):
         return ""
     with suppress(ImportError, ValueError, OSError):

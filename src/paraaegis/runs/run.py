@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -48,14 +48,35 @@ Connect: TypeAlias = Callable[
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """How a run was asked for: in which folder, from the start, with more rounds, and who follows its records."""
+
+    out: Path
+    fresh: bool
+    extend: bool
+    on_record: OnRecord
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Where a run is kept as it goes, and who follows it."""
+
+    config: Config
+    folder: RunFolder
+    improvement: Improvement
+    on_record: OnRecord
+
+
 def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord, extend: bool = False) -> Result:
     """Run a configuration in the folder `out`, or continue it, with all clients in this process."""
+    asked = _Asked(out, fresh, extend, on_record)
     if config.learner:
-        return _run_own(config, make_learners(config), out, fresh, on_record, extend)
+        return _run_own(config, make_learners(config), asked)
     from paraaegis.runs.experiment import torch_experiment
 
     experiment = torch_experiment(config)
-    return _run(experiment.config, check_learners(experiment.learners), out, fresh, on_record, extend, experiment.gpu)
+    return _run(experiment.config, check_learners(experiment.learners), asked, experiment.gpu)
 
 
 def federate(
@@ -86,38 +107,48 @@ def federate(
         if set(learners) != set(names):
             raise ConfigError(f"federation.names lists {', '.join(names)}, got learners of {', '.join(learners)}")
         learners = {name: learners[name] for name in names}
-    return _run_own(msgspec.structs.replace(config, learner=PASSED), learners, Path(out), fresh, on_record, extend)
+    asked = _Asked(Path(out), fresh, extend, on_record)
+    return _run_own(msgspec.structs.replace(config, learner=PASSED), learners, asked)
 
 
-def _run_own(
-    config: Config, learners: Mapping[str, Learner], out: Path, fresh: bool, on_record: OnRecord, more: bool
-) -> Result:
+def _run_own(config: Config, learners: Mapping[str, Learner], asked: _Asked) -> Result:
     """Run the user's own learners. Each evaluates the model on its own hold-out data."""
     checked = check_learners(learners)
     resolved = resolve(config, [learner.samples for learner in checked.values()])
-    return _run(resolved, checked, out, fresh, on_record, more, origin=origin_of(config, checked))
+    return _run(resolved, checked, asked, origin=origin_of(config, checked))
 
 
 def _run(
     config: Config,
     learners: Mapping[str, CheckedLearner],
-    out: Path,
-    fresh: bool,
-    on_record: OnRecord,
-    more: bool,
+    asked: _Asked,
     gpu: str = "",
     origin: Origin | None = None,
 ) -> Result:
-    """Run these learners in this process. Built-in ones have public test data, which the first one evaluates.
-
-    `more`: add rounds to a finished run.
-    """
-    if fresh and more:
+    """Run these learners in this process. Built-in ones have public test data, which the first one evaluates."""
+    if asked.fresh and asked.extend:
         raise ConfigError("--fresh starts over and --extend adds rounds to what there is; choose one of them")
     check_samples(config, learners)
     warn_of_range(config, next(iter(learners.values())).has_batch_norm)
-    length, folder, improvement = checked_length(config, learners), RunFolder(out), Improvement(config)
-    evaluators, holdout = evaluators_of(config, tuple(learners)), bool(config.learner)
+    folder, improvement = RunFolder(asked.out), Improvement(config)
+    connect = _connector(config, folder, learners, improvement)
+    with folder.claimed(config, asked.fresh, origin, asked.extend):
+        if asked.extend:
+            extend(folder, config)
+        if (done := read_whole(folder)) is not None:
+            if folder.saved_model is None:
+                _log.warning("%s is missing; %s", folder.model, folder.remedy)
+            folder.tidy(extendable(config, done.rounds))
+            return done
+        return carry_out(config, folder, connect, asked.on_record, gpu, improvement)
+
+
+def _connector(
+    config: Config, folder: RunFolder, learners: Mapping[str, CheckedLearner], improvement: Improvement
+) -> Connect:
+    """Connect a run to its clients in this process; at its end, save the last model and the best."""
+    length, holdout = checked_length(config, learners), bool(config.learner)
+    evaluators = evaluators_of(config, tuple(learners))
 
     @contextmanager
     def connect(state: ServerState, stored: States | None, _over: bool) -> Iterator[tuple[RunParameters, Transport]]:
@@ -143,15 +174,7 @@ def _run(
         if improvement.weights is not None:
             save_model(first, folder.best, improvement.weights)
 
-    with folder.claimed(config, fresh, origin, more):
-        if more:
-            extend(folder, config)
-        if (done := read_whole(folder)) is not None:
-            if folder.saved_model is None:
-                _log.warning("%s is missing; %s", folder.model, folder.remedy)
-            folder.tidy(extendable(config, done.rounds))
-            return done
-        return carry_out(config, folder, connect, on_record, gpu, improvement)
+    return connect
 
 
 def _check_clients(
@@ -185,11 +208,12 @@ def carry_out(
     and knows the best round in the end.
     """
     improvement = improvement or Improvement(config)
+    kept = _Kept(config, folder, improvement, on_record)
     stored, over = folder.restore(), folder.result.exists()
     state, clients = stored or (ServerState(run=_run_name(config)), None)
     if stored and config.privacy.noise == "secret":
         state.attempt += 1  # the interrupted round may have been sent in part, so its secret order must not be reused
-    _replay(folder, on_record, improvement)
+    _replay(kept)
     if stored:
         improvement.weights = folder.best_weights()
     if not over:
@@ -197,7 +221,7 @@ def carry_out(
     local = False
     if not over or state.late:
         with connect(state, clients, over) as (parameters, transport):
-            _serve(config, folder, parameters, transport, state, on_record, over, improvement)
+            _serve(kept, parameters, transport, state, over)
             local = not transport.remote
     if state.change:
         write_whole(folder.change, lambda file: np.save(file, np.frombuffer(state.change, dtype=np.float32)))
@@ -216,21 +240,14 @@ def carry_out(
     )
 
 
-def _serve(
-    config: Config,
-    folder: RunFolder,
-    parameters: RunParameters,
-    transport: Transport,
-    state: ServerState,
-    on_record: OnRecord,
-    over: bool,
-    improvement: Improvement,
-) -> None:
+def _serve(kept: _Kept, parameters: RunParameters, transport: Transport, state: ServerState, over: bool) -> None:
+    config, folder, improvement = kept.config, kept.folder, kept.improvement
+
     def keep_record(record: RoundRecord) -> None:
         folder.append(record)
         improvement.take(record, transport.weights)
         state.stopped = state.stopped or improvement.stopped
-        on_record(record)
+        kept.on_record(record)
 
     def keep_state(state: ServerState) -> None:
         ended = state.pending is None
@@ -256,11 +273,11 @@ def _run_name(config: Config) -> str:
     return name if config.privacy.noise == "seeded" else f"{name}-{secrets.token_hex(8)}"
 
 
-def _replay(folder: RunFolder, on_record: OnRecord, improvement: Improvement) -> None:
+def _replay(kept: _Kept) -> None:
     """Pass on the records of rounds that an earlier start completed."""
-    records = folder.read_records()
+    records = kept.folder.read_records()
     if records:
         _log.info("continuing after round %d", records[-1].round)
     for record in records:
-        improvement.take(record)
-        on_record(record)
+        kept.improvement.take(record)
+        kept.on_record(record)
