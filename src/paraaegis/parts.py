@@ -23,7 +23,7 @@ from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.protocol import encodings
 from paraaegis.protocol.mechanisms import EncodedMechanism, LweMechanism, Mechanism
 from paraaegis.protocol.messages import RoundId
-from paraaegis.protocol.sums import CkksSum, FixedPointSum, LweSum, OpenedRlweSum, RlweSum, Sum
+from paraaegis.protocol.sums import CkksSum, FixedPointSum, MatrixSum, OpenedRlweSum, RingSum, RlweSum, Sum
 
 
 @dataclass(frozen=True)
@@ -253,11 +253,11 @@ class Lwe(Part):
     def mechanism(self, config: Config, parts: int, pool: SecretPool | None) -> Mechanism:  # noqa: ARG002
         """See Part."""
         gaussian, privacy = noise(config, parts), config.privacy
-        return LweMechanism(config.protect.lwe, gaussian, config.federation.quorum, privacy.colluders)
+        return LweMechanism(lwe.FORMS[config.protect.lwe], gaussian, config.federation.quorum, privacy.colluders)
 
     def sum(self, config: Config, round_id: RoundId, length: int, pool: Pool | None) -> Sum:  # noqa: ARG002
         """See Part."""
-        return LweSum(config.protect.lwe, round_id, length)
+        return (RingSum if config.protect.lwe == "ring" else MatrixSum)(length, round_id)
 
     def least_quorum(self, config: Config) -> int:
         """See Part: enough honest clients in every sum, and no two groups that could open two different sums."""
@@ -278,11 +278,11 @@ class Lwe(Part):
                 f"the security of {config.protect.method} rests on noise, so privacy.epsilon must be finite, got inf"
             )
         quorum, colluders = config.federation.quorum, config.privacy.colluders
-        form = config.protect.lwe
-        _check_quorum(config, f"{config.protect.method} in {form} form", self.least_honest(config), *_slower(config))
+        form = lwe.FORMS[config.protect.lwe]
+        _check_quorum(config, f"{config.protect.method} in {form.name} form", form.least_honest)
         gaussian = noise(config, parts)
         for sigma in (min(gaussian.sigmas), max(gaussian.sigmas)):  # weights scale clip and σ alike
-            lwe.lwe_parameters(gaussian.clip, sigma, length or 1, config.sampled, quorum, colluders)
+            lwe.lwe_parameters(form, gaussian.clip, sigma, length or 1, config.sampled, quorum, colluders)
 
 
 def _carries(config: Config, gaussian: Gaussian | None) -> bool:
@@ -296,14 +296,7 @@ def _least_quorum(config: Config, honest: int) -> int:
     return max((config.sampled + colluders) // 2 + 1, colluders + honest)
 
 
-def _slower(config: Config) -> list[str]:
-    """The remedy that is left to the ring form of lwe-secagg if its quorum is too small."""
-    fewer = _least_quorum(config, lwe.FORMS["matrix"].least_honest)
-    ring = config.protect.lwe == "ring" and fewer <= config.sampled
-    return [f"protect.lwe = 'matrix' (slower) with federation.quorum = {fewer}"] if ring else []
-
-
-def _check_quorum(config: Config, what: str, honest: int, *remedies: str) -> None:
+def _check_quorum(config: Config, what: str, honest: int) -> None:
     """Refuse a quorum that is too small for masks opened by shares, and say what to do about it."""
     sampled, colluders, least = config.sampled, config.privacy.colluders, _least_quorum(config, honest)
     if config.federation.quorum >= least:
@@ -314,5 +307,5 @@ def _check_quorum(config: Config, what: str, honest: int, *remedies: str) -> Non
         f"{what} with {plural(sampled, 'client')} per round, {colluders} of whom may help the server, needs a quorum "
         f"of {least} or more, got {config.federation.quorum}. Every sum needs {honest} honest clients, otherwise the "
         "sum of their secrets reveals too much about a single one, and two groups of clients must not be able to open "
-        f"two different sums. Set {', or '.join([first, *remedies, *last])}"
+        f"two different sums. Set {', or '.join([first, *last])}"
     )

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paraaegis.crypto import lwe
-from paraaegis.crypto.shamir import Q, centre, rebuild, share
+from paraaegis.crypto.shamir import NARROW, WIDE, Field, add, centre, rebuild, share
 from paraaegis.errors import CryptoError
 
-HALF = Q // 2
 law = settings(deadline=None)
-secret_lists = st.lists(st.integers(-HALF, HALF), min_size=1, max_size=30)
+both = st.sampled_from([NARROW, WIDE])
+BOTH = pytest.mark.parametrize("field", [NARROW, WIDE], ids=["narrow", "wide"])
 seeds = st.integers(0, 2**32)
 
 
@@ -25,14 +25,22 @@ def sizes(draw: st.DrawFn) -> tuple[int, int]:
     return holders, draw(st.integers(2, holders))
 
 
-def through(known: dict[int, int], target: int) -> int:
+def numbers(field: Field) -> st.SearchStrategy[int]:
+    return st.integers(-(field.prime // 2), field.prime // 2)
+
+
+def lists(field: Field) -> st.SearchStrategy[list[int]]:
+    return st.lists(numbers(field), min_size=1, max_size=30)
+
+
+def through(known: dict[int, int], target: int, q: int) -> int:
     """The value at `target` of the polynomial through `known`, by Python's integers: an oracle of its own."""
     total = 0
     for point, value in known.items():
         others = [other for other in known if other != point]
         top, bottom = prod(target - other for other in others), prod(point - other for other in others)
-        total += value * top * pow(bottom, -1, Q)
-    return total % Q
+        total += value * top * pow(bottom, -1, q)
+    return total % q
 
 
 def some(data: st.DataObject, holders: int, count: int) -> list[int]:
@@ -40,98 +48,100 @@ def some(data: st.DataObject, holders: int, count: int) -> list[int]:
 
 
 @law
-@given(secret_lists, sizes(), seeds, st.data())
-def test_any_quorum_of_shares_rebuilds_the_secrets(secrets, size, seed, data) -> None:
-    holders, quorum = size
-    shares = share(np.array(secrets), holders, quorum, np.random.default_rng(seed))
+@given(both, sizes(), seeds, st.data())
+def test_any_quorum_of_shares_rebuilds_the_secrets(field, size, seed, data) -> None:
+    (holders, quorum), secrets = size, data.draw(lists(field))
+    shares = share(np.array(secrets), holders, quorum, np.random.default_rng(seed), field)
     chosen = some(data, holders, data.draw(st.integers(quorum, holders)))
     assert shares.shape == (holders, len(secrets))
     assert rebuild({j: shares[j] for j in chosen}, quorum).tolist() == secrets
 
 
 @law
-@given(st.lists(secret_lists, min_size=1, max_size=6), sizes(), seeds)
-def test_the_sum_of_shares_is_a_share_of_the_sum(lists, size, seed) -> None:
-    length = min(map(len, lists))
-    rows = np.array([entries[:length] for entries in lists])
+@given(both, sizes(), seeds, st.data())
+def test_the_sum_of_shares_is_a_share_of_the_sum(field, size, seed, data) -> None:
+    secrets = data.draw(st.lists(lists(field), min_size=1, max_size=6))
+    length = min(map(len, secrets))
+    rows = np.array([entries[:length] for entries in secrets])
     rng = np.random.default_rng(seed)
-    held = np.sum([share(row, *size, rng) for row in rows], axis=0)
-    np.testing.assert_array_equal(rebuild(dict(enumerate(held)), size[1]), centre(rows.sum(axis=0)))
+    held = [add(of_one) for of_one in zip(*(share(row, *size, rng, field) for row in rows), strict=True)]
+    assert held[0].dtype == field.word
+    np.testing.assert_array_equal(rebuild(dict(enumerate(held)), size[1]), centre(rows.sum(axis=0), field.prime))
 
 
 @law
-@given(secret_lists, sizes(), seeds, st.data())
-def test_fewer_shares_than_the_quorum_are_refused(secrets, size, seed, data) -> None:
+@given(both, sizes(), seeds, st.data())
+def test_fewer_shares_than_the_quorum_are_refused(field, size, seed, data) -> None:
     holders, quorum = size
-    shares = share(np.array(secrets), holders, quorum, np.random.default_rng(seed))
+    shares = share(np.array([1, -1]), holders, quorum, np.random.default_rng(seed), field)
     with pytest.raises(CryptoError, match=f"{quorum} shares are needed"):
         rebuild({j: shares[j] for j in some(data, holders, quorum - 1)}, quorum)
 
 
 @law
-@given(sizes(), st.integers(-HALF, HALF), st.integers(-HALF, HALF), seeds, st.data())
-def test_every_candidate_secret_fits_the_shares_of_all_but_one_of_a_quorum(size, secret, other, seed, data) -> None:
-    holders, quorum = size
-    shares = share(np.array([secret]), holders, quorum, np.random.default_rng(seed))
+@given(both, sizes(), seeds, st.data())
+def test_every_candidate_secret_fits_the_shares_of_all_but_one_of_a_quorum(field, size, seed, data) -> None:
+    (holders, quorum), secret, other = size, data.draw(numbers(field)), data.draw(numbers(field))
+    shares = share(np.array([secret]), holders, quorum, np.random.default_rng(seed), field)
     spied = some(data, holders, quorum - 1)
     known = {j + 1: int(shares[j, 0]) for j in spied} | {0: other}
-    forged = {j: np.array([through(known, j + 1)]) for j in range(holders)}
+    forged = {j: np.array([through(known, j + 1, field.prime)], dtype=field.word) for j in range(holders)}
     assert all(forged[j][0] == shares[j, 0] for j in spied)
     assert rebuild(forged, quorum).tolist() == [other]
 
 
+@BOTH
 @pytest.mark.parametrize(("holders", "quorum"), [(5, 4), (4, 3), (6, 4)])
-def test_shares_of_all_but_one_of_a_quorum_are_uniform_and_independent(holders: int, quorum: int) -> None:
-    shares = share(np.zeros(40_000, dtype=np.int64), holders, quorum, np.random.default_rng(3))
+def test_shares_of_all_but_one_of_a_quorum_are_uniform_and_independent(holders: int, quorum: int, field: Field) -> None:
+    shares = share(np.zeros(40_000, dtype=np.int64), holders, quorum, np.random.default_rng(3), field)
     for spied in combinations(range(holders), quorum - 1):
         cells = np.zeros(shares.shape[1], dtype=np.int64)
         for j in spied:
-            cells = cells * 4 + shares[j] * 4 // Q
+            cells = cells * 4 + shares[j].astype(np.int64) * 4 // field.prime
         counts = np.bincount(cells, minlength=4 ** (quorum - 1))
         expected, degrees = shares.shape[1] / counts.size, counts.size - 1
         assert abs(((counts - expected) ** 2 / expected).sum() - degrees) < 5 * np.sqrt(2 * degrees)
 
 
 def test_small_secrets_are_not_found_by_trying_all_of_them() -> None:
-    """The attack on several ternary secrets in one polynomial: with t + 1 shares only the true ones were small."""
+    """The attack on several small secrets in one polynomial: with t + 1 shares only the true ones were small."""
     holders, quorum, rng = 7, 6, np.random.default_rng(4)
-    secrets = lwe.FORMS["ring"].secret(rng)[:50]
-    shares = share(secrets, holders, quorum, rng)
+    secrets = lwe.RING.secret(rng)[:20]
+    shares, q = share(secrets, holders, quorum, rng, NARROW), NARROW.prime
     for column in range(secrets.size):
-        fitting = [
-            guess
-            for guess in (-1, 0, 1)  # quorum − 1 shares and the guess must lie on a polynomial of degree quorum − 1
-            if through({j + 1: int(shares[j, column]) for j in range(quorum - 1)} | {0: guess}, 0) == guess % Q
-        ]
-        assert fitting == [-1, 0, 1]
+        known = {j + 1: int(shares[j, column]) for j in range(quorum - 1)}
+        fitting = [guess for guess in range(-21, 22) if through(known | {0: guess}, 0, q) == guess % q]
+        assert fitting == list(range(-21, 22))
 
 
-def test_one_clients_mask_cannot_be_rebuilt_with_one_share_too_few() -> None:
-    ring, rng = lwe.FORMS["ring"], np.random.default_rng(4)
-    secret = ring.secret(rng)
-    shares = share(secret, 10, 8, rng)
-    guess = {j: shares[j] for j in range(7)} | {9: rng.integers(0, Q, size=ring.size)}
-    wrong = ring.mask(bytes(32), rebuild(guess, 8), 4096)
-    assert np.mean(wrong == ring.mask(bytes(32), secret, 4096)) < 0.01
+@pytest.mark.parametrize("form", lwe.FORMS.values(), ids=lwe.FORMS)
+def test_one_clients_mask_cannot_be_rebuilt_with_one_share_too_few(form: lwe.Form) -> None:
+    rng = np.random.default_rng(4)
+    secret = form.secret(rng)
+    shares = share(secret, 10, 8, rng, form.field)
+    guess = {j: shares[j] for j in range(7)}
+    guess[9] = rng.integers(0, form.field.prime, size=form.size).astype(form.field.word)
+    wrong = form.mask(bytes(32), rebuild(guess, 8), 4096)
+    assert np.mean(wrong == form.mask(bytes(32), secret, 4096)) < 0.01
 
 
 def test_two_sharings_of_one_secret_differ() -> None:
     rng, secrets = np.random.default_rng(6), np.arange(100)
-    assert not np.any(share(secrets, 6, 4, rng) == share(secrets, 6, 4, rng))
+    assert not np.any(share(secrets, 6, 4, rng, WIDE) == share(secrets, 6, 4, rng, WIDE))
 
 
 @pytest.mark.parametrize(("holders", "quorum"), [(3, 1), (3, 0), (3, 4), (1, 1)])
 def test_a_quorum_of_one_or_beyond_all_is_refused(holders: int, quorum: int) -> None:
     with pytest.raises(CryptoError, match="quorum of 2 or more"):
-        share(np.arange(3), holders, quorum, np.random.default_rng(1))
+        share(np.arange(3), holders, quorum, np.random.default_rng(1), WIDE)
 
 
 @law
-@given(sizes(), seeds)
-def test_a_wrong_share_among_more_than_a_quorum_is_noticed(size, seed) -> None:
+@given(both, sizes(), seeds)
+def test_a_wrong_share_among_more_than_a_quorum_is_noticed(field, size, seed) -> None:
     holders, quorum = size
     rng = np.random.default_rng(seed)
-    shares = dict(enumerate(share(np.arange(20), holders, quorum, rng)))
+    shares = dict(enumerate(share(np.arange(20), holders, quorum, rng, field)))
     shares[int(rng.integers(holders))][0] += 1
     if holders > quorum:
         with pytest.raises(CryptoError, match="contradict"):
@@ -139,13 +149,13 @@ def test_a_wrong_share_among_more_than_a_quorum_is_noticed(size, seed) -> None:
 
 
 def test_shares_of_different_lengths_are_refused() -> None:
-    shares = dict(enumerate(share(np.arange(9), 4, 3, np.random.default_rng(7))))
+    shares = dict(enumerate(share(np.arange(9), 4, 3, np.random.default_rng(7), WIDE)))
     with pytest.raises(CryptoError, match="the same length"):
         rebuild({**shares, 1: shares[1][:-1]}, 3)
 
 
-def test_a_hundred_ternary_secrets_sum_exactly_in_a_large_federation() -> None:
+def test_a_hundred_small_secrets_sum_exactly_in_a_large_federation() -> None:
     rng = np.random.default_rng(8)
-    secrets = [lwe.FORMS["ring"].secret(rng) for _ in range(100)]
-    held = np.sum([share(secret, 100, 80, rng) for secret in secrets], axis=0)
+    secrets = [lwe.RING.secret(rng) for _ in range(100)]
+    held = [add(rows) for rows in zip(*(share(secret, 100, 80, rng, NARROW) for secret in secrets), strict=True)]
     np.testing.assert_array_equal(rebuild({j: held[j] for j in range(10, 95)}, 80), np.sum(secrets, axis=0))

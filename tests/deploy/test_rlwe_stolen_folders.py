@@ -83,7 +83,7 @@ class Robbery:
                     row = unseal(
                         private, roster[victim], box, msgspec.msgpack.encode(content), group=derive(step, "shares")
                     )
-                    found[names.index(thief)] = unpack_row(row, rlwe.SECRET)
+                    found[names.index(thief)] = unpack_row(row, rlwe.SECRET, rlwe.FIELD)
         return found
 
     def opens(self, number, payload, secret, clients):
@@ -107,7 +107,7 @@ def test_a_past_sum_stays_closed_to_a_stolen_folder(robberies, method):
             held.at(number, 0)
         for key, (holder, row) in itertools.product(sorted(candidates)[::10], list(robbed.rows(number).items())[:1]):
             with pytest.raises(CryptoError):
-                open_row(row, key, holder, rlwe.SECRET)
+                open_row(row, key, holder, rlwe.SECRET, rlwe.FIELD)
 
 
 @each_method
@@ -115,7 +115,7 @@ def test_a_stolen_folder_opens_the_sum_of_its_round_and_no_upload(robberies, met
     """Every client can open the sum. So can who steals its folder; but not one upload by itself."""
     robbed, number = robberies[method], STOLEN + 1
     step = robbed.held("client-1").at(number, 0).step
-    rows = {holder: open_row(row, step, holder, rlwe.SECRET) for holder, row in robbed.rows(number).items()}
+    rows = {holder: open_row(row, step, holder, rlwe.SECRET, rlwe.FIELD) for holder, row in robbed.rows(number).items()}
     secret = rebuild(rows, 5)
     total = rlwe.RlweSum(WIDE, inside(robbed.uploads(number)["client-0"].payload).length)
     for upload in robbed.uploads(number).values():

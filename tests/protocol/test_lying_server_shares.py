@@ -11,9 +11,8 @@ from hand import ended, federation, uploads
 from paraaegis.crypto import lwe
 from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.mac import add_tags
-from paraaegis.crypto.shamir import Q, centre, rebuild
+from paraaegis.crypto.shamir import NARROW, centre, rebuild
 from paraaegis.errors import ConfigError, CryptoError, ProtocolError
-from paraaegis.fixed_point import unpack_fixed_point
 from paraaegis.methods import method_of
 from paraaegis.protocol.contexts import RevealContext
 from paraaegis.protocol.messages import Aggregate, Ended, ShareSum, Survivors
@@ -25,7 +24,7 @@ from toy import configure
 
 def row_of(reply):
     assert isinstance(reply, ShareSum)
-    return np.frombuffer(reply.row.view, "<u4").astype(np.int64)
+    return np.frombuffer(reply.row.view, NARROW.word)
 
 
 def survivors(playing, sent, names, receiver):
@@ -37,10 +36,11 @@ def unmasked(playing, upload, secret):
     """One client's update, from its upload and its secret, in units of the update; with its own error."""
     names, length = list(playing.silos), playing.parameters.length
     mechanism, round_id = playing.silos[names[0]].half.mechanism, playing.parameters.round_id(1)
-    values = unpack_fixed_point(upload.payload.chunks, length).astype(np.int64)
-    mask = lwe.FORMS["ring"].mask(public_seed(round_id), secret, length)
+    values = lwe.RING.unpack(upload.payload.chunks, length)
+    mask = lwe.RING.mask(public_seed(round_id), secret, length)
     numbers = mechanism.numbers(RevealContext(round_id, b"", len(names), 1 / len(names), None), length)
-    return centre(values - mask) / (numbers.scale / len(names)), numbers.error_std / (numbers.scale / len(names))
+    unit = len(names) / numbers.scale
+    return centre(values - mask, lwe.RING.moduli(length)) * unit, numbers.error_std * unit
 
 
 def least_quorum(clients, settings):
@@ -91,7 +91,7 @@ def test_two_sets_of_survivors_unmask_one_client_only_below_the_quorum_that_is_r
 
 
 def test_a_quorum_that_two_sets_could_reach_or_with_too_few_honest_clients_is_refused():
-    for clients, quorum, form in ((10, 5, "ring"), (9, 5, "ring"), (5, 4, "ring"), (4, 4, "ring"), (3, 2, "matrix")):
+    for clients, quorum, form in ((10, 5, "ring"), (9, 5, "ring"), (5, 3, "ring"), (3, 2, "ring"), (3, 2, "matrix")):
         with pytest.raises(ConfigError, match=r"needs a quorum of"):
             federation("lwe-secagg", clients, 60, f"federation.quorum={quorum}", f"protect.lwe={form}")
 
@@ -102,7 +102,7 @@ def test_shares_that_a_colluder_forges_rebuild_no_secret(stolen):
     playing, _ = federation("lwe-secagg", 6, 2048, rounds=1)
     names, victim, colluder = list(playing.silos), "client-0", "client-5"
     sent, _ = uploads(playing, 1)
-    zero, rows = bytes(4 * lwe.RING), {}
+    zero, rows = bytes(2 * lwe.RING.size), {}
     for receiver in names[1:-1]:
         shares = {victim: sent[victim].shares[receiver]}
         for sender in names[1:]:
@@ -122,8 +122,8 @@ def test_shares_that_a_colluder_forges_rebuild_no_secret(stolen):
         own = silo.open_from(
             victim, bytes(sent[victim].shares[colluder].view), *purpose(playing, colluder), group=group(playing)
         )
-        rows[5] = np.frombuffer(own, "<u4").astype(np.int64)
-        assert np.abs(rebuild(rows, playing.parameters.quorum)).max() > Q // 8  # nothing like a ternary secret
+        rows[5] = np.frombuffer(own, NARROW.word)
+        assert np.abs(rebuild(rows, playing.parameters.quorum)).max() > NARROW.prime // 8  # nothing like a secret
 
 
 def group(playing):
@@ -168,7 +168,7 @@ def test_a_false_unmasked_sum_is_refused():
 
 
 def test_hardness_is_that_of_the_form_and_of_the_honest_clients_in_a_sum():
-    ring, matrix = lwe.FORMS["ring"], lwe.FORMS["matrix"]
-    assert [lwe.hardness(ring.bits, honest) for honest in (1, 2, 3, 4, 5)] == [0, 87, 113, 122, 125]
-    assert all(low <= high for low, high in pairwise(lwe.hardness(matrix.bits, honest) for honest in range(30)))
-    assert min(lwe.hardness(form.bits, form.least_honest) for form in (ring, matrix)) >= 122
+    assert [lwe.hardness(lwe.RING.bits, honest) for honest in (1, 2, 3, 9, 10)] == [0, 325, 332, 332, 340]
+    for form in (lwe.RING, lwe.MATRIX):
+        assert all(low <= high for low, high in pairwise(lwe.hardness(form.bits, honest) for honest in range(30)))
+        assert lwe.hardness(form.bits, form.least_honest) >= 127

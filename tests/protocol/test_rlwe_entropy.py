@@ -106,7 +106,7 @@ def test_what_is_shared_is_the_secret_of_this_upload(secrets):
         silo, state = playing.silos[name], playing.states[name]
         row = silo.open_from("client-0", bytes(sent["client-0"].shares[name].view), *_purpose(state),
                              group=derive(state.keys.step, "shares"))  # fmt: skip
-        rows[index] = unpack_row(row, rlwe.SECRET)
+        rows[index] = unpack_row(row, rlwe.SECRET, rlwe.FIELD)
     secret = rebuild(rows, playing.parameters.quorum)
     assert any(np.array_equal(secret, one) for one in secrets)
     found = opened(playing, inside(sent["client-0"].payload), secret, 1)

@@ -38,7 +38,7 @@ def step(playing: Hand, number: int, attempt: int = 0) -> bytes:
 def secret_of(playing: Hand, rows: Mapping[int, Blob], number: int = 1, attempt: int = 0) -> np.ndarray:
     """The sum of secrets that these sealed rows give, with the clients' key."""
     key = step(playing, number, attempt)
-    opened = {holder: open_row(bytes(row.view), key, holder, rlwe.SECRET) for holder, row in rows.items()}
+    opened = {holder: open_row(bytes(row.view), key, holder, rlwe.SECRET, rlwe.FIELD) for holder, row in rows.items()}
     return rebuild(opened, playing.parameters.quorum)
 
 

@@ -1,20 +1,21 @@
-"""Secure aggregation by learning with errors (Stevens et al. 2022), modulo the prime q = 2^31 − 1.
+"""Secure aggregation by learning with errors (Stevens et al. 2022).
 
-Client i sends h_i = x_i + A·s_i + e_i mod q: x_i its rounded values, A public and expanded from a seed, s_i a
-secret for one attempt of one round, e_i a Gaussian error. With Σs_i, rebuilt from Shamir shares, the server
-computes Σh_i − A·Σs_i = Σx_i + Σe_i. The errors hide the values and, summed, are the noise that gives DP.
+Client i sends h_i = x_i + A·s_i + e_i: x_i its rounded values, A public and expanded from a seed, s_i a secret for one
+attempt of one round, e_i a Gaussian error. With Σs_i, rebuilt from Shamir shares, the server computes
+Σh_i − A·Σs_i = Σx_i + Σe_i. The errors hide the values and, summed, are the noise that gives DP.
 
-ring    blocks of 1024 values: a_b·s in Z_q[x]/(x^1024 + 1), a new public a_b for each block, one ternary s.
-matrix  a new row of 710 public numbers for each value, s uniform mod q, as published.
+ring    products of public polynomials with one small secret in Z_p[x]/(x^2048 + 1), on the kernel of rlwe.py. Of each
+        chunk, the first half is taken modulo p1 and the rest modulo p2, both just below 2^25: 3.13 bytes per value.
+matrix  modulo q = 2^31 − 1, a new row of 710 public numbers for each value, s uniform mod q, as published.
 
 Whoever opens the sum learns Σs_i and Σx_i + Σe_i over its h honest clients. The latter reduces the variance of each
-client's error by the fraction 1/h; the former, in ring form, reveals some of the ternary coefficients. `bits` is the
-security that remains, by h.
+client's error by the fraction 1/h and the former, in ring form, that of its secret. `bits` is the security that
+remains, by h.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import floor, isfinite, log2, sqrt
@@ -25,49 +26,83 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from paraaegis.crypto import rlwe
 from paraaegis.crypto.kdf import derive
-from paraaegis.crypto.shamir import Q as Q
-from paraaegis.crypto.shamir import centre
+from paraaegis.crypto.residues import BOUND, binomials, pack, packed_size, padded
+from paraaegis.crypto.ring import DEGREE, PRIMES, transform
+from paraaegis.crypto.rlwe_chunks import products, unpacked
+from paraaegis.crypto.shamir import NARROW, WIDE, centre
 from paraaegis.crypto.streams import keystream
 from paraaegis.errors import CryptoError, UpdateError
-from paraaegis.fixed_point import slices
+from paraaegis.fixed_point import pack_fixed_point, slices
 from paraaegis.parallel import parallel_map
+from paraaegis.types import Blob
 
 Integers: TypeAlias = NDArray[np.int64]
 
-RING = 1024
-MATRIX = 710
-MIN_ERROR_STD = 1000.0
+COLUMNS = 710  # of the matrix
 TAIL = 10.0  # standard deviations of headroom against overflow; one draw in 10^9 exceeds 6, and a sum has 10^7 draws
-_BLOCKS = 32  # ring blocks multiplied at once; A depends on this and the next, so all parties must use the same
-_ROWS = 128  # matrix rows in memory at once
-_BASE = 128  # base of a secret's digits in an FFT: q·1024·64 < 2^48, and float64 is exact below 2^53
-_TWIST = np.exp(1j * np.pi * np.arange(RING // 2) / RING)
+SHAPE = rlwe.PROFILES["double"]  # how the ring form's values fill chunks: two per pair of residues
+_ROWS = 128  # matrix rows in memory at once; A depends on it, so all parties must use the same
 
 
 class Ring:
-    """Blocks of 1024 values, one ternary secret polynomial."""
+    """Products of public polynomials with one secret of small numbers, modulo two primes just below 2^25."""
 
     name = "ring"
-    size = RING
-    bound = 1  # the largest |coefficient| of one client's secret
-    bits = MappingProxyType({2: 87, 3: 113, 4: 122, 5: 125, 6: 126, 7: 127, 10: 128})  # by h: core-SVP, error std 1000
-    least_honest = 4
+    size = DEGREE
+    bound = BOUND  # the largest |number| of one client's secret
+    field = NARROW
+    max_clients = NARROW.prime // 2 // BOUND  # whose summed secrets are known from their residues
+    limit = min(PRIMES) // 2  # the largest |value| of a sum
+    least_error = 16.0
+    bits = MappingProxyType({2: 325, 3: 332, 10: 340})  # by h: core-SVP, for the least error
+    least_honest = 2
 
     def secret(self, rng: np.random.Generator) -> Integers:
-        """Draw 1024 coefficients, uniform in {−1, 0, 1}; `rng` must be cryptographic."""
-        return rng.integers(-1, 2, size=RING, dtype=np.int64)
+        """Draw 2048 numbers, centred binomials of 21 + 21 bits; `rng` must be cryptographic."""
+        return binomials(rng.bytes, DEGREE)
+
+    def moduli(self, size: int) -> Integers:
+        """The modulus of each value of a chunk of this size."""
+        return np.repeat(np.array(PRIMES), (_half(size), size - _half(size)))
 
     def mask(self, seed: bytes, secret: Integers, length: int) -> Integers:
-        """Return A·s, `length` values in [0, q). Exact for any secret; fastest for coefficients below 64."""
+        """Return A·s: `length` values, each reduced by its modulus. Exact for any secret."""
+        transformed = transform(secret)
         result = np.empty(length, dtype=np.int64)
 
-        def fill(_: int, span: slice) -> None:
-            part = result[span]
-            public = expand(seed, self.name, span.start, -(-part.size // RING), RING)
-            part[:] = multiply(public, secret).reshape(-1)[: part.size]
+        def fill(index: int, span: slice) -> None:
+            part, first = result[span], _half(span.stop - span.start)
+            numbers = products(seed, index, first, transformed)
+            part[:first], part[first:] = numbers[0, :first], numbers[1, : part.size - first]
+            part %= self.moduli(part.size)
 
-        parallel_map(fill, slices(length, _BLOCKS * RING))
+        parallel_map(fill, slices(length, SHAPE.chunk))
+        return result
+
+    def pack(self, masked: NDArray[np.int32]) -> tuple[Blob, ...]:
+        """Masked values in the kernel's wire format: each pair of residues in fifty bits."""
+
+        def work(_: int, span: slice) -> Blob:
+            part, count = masked[span], _half(span.stop - span.start)
+            pairs, out = np.zeros((2, padded(count)), dtype=np.uint32), np.empty(packed_size(count), dtype=np.uint8)
+            pairs[0, :count], pairs[1, : part.size - count] = part[:count], part[count:]
+            pack(pairs, count, out)
+            return Blob(out.data)
+
+        return tuple(parallel_map(work, slices(masked.size, SHAPE.chunk)))
+
+    def unpack(self, chunks: Sequence[Blob], length: int) -> Integers:
+        """The sum of masked values, each reduced by its modulus, that a `rlwe.RlweSum` of the form's shape closed."""
+        result = np.empty(length, dtype=np.int64)
+
+        def fill(index: int, span: slice) -> None:
+            part, count = result[span], _half(span.stop - span.start)
+            pairs = unpacked(chunks[index], count)
+            part[:count], part[count:] = pairs[0], pairs[1, : part.size - count]
+
+        parallel_map(fill, slices(length, SHAPE.chunk))
         return result
 
 
@@ -75,32 +110,45 @@ class Matrix:
     """A row of 710 public numbers per value, a uniform secret vector."""
 
     name = "matrix"
-    size = MATRIX
-    bound = Q // 2
+    size = COLUMNS
+    field = WIDE
+    bound = WIDE.prime // 2
+    max_clients = WIDE.prime  # any number: secrets are uniform
+    limit = WIDE.prime // 2
+    least_error = 1000.0
     bits = MappingProxyType({2: 127, 3: 130, 4: 131, 5: 132, 7: 133})  # as above
     least_honest = 2
 
     def secret(self, rng: np.random.Generator) -> Integers:
         """Draw 710 numbers, uniform in [0, q); `rng` must be cryptographic."""
-        return rng.integers(0, Q, size=MATRIX, dtype=np.int64)
+        return rng.integers(0, WIDE.prime, size=COLUMNS, dtype=np.int64)
+
+    def moduli(self, size: int) -> Integers:  # noqa: ARG002
+        """The modulus of every value, q."""
+        return np.array(WIDE.prime)
 
     def mask(self, seed: bytes, secret: Integers, length: int) -> Integers:
         """Return A·s, `length` values in [0, q). Digits of 11 bits keep float64 sums below 2^51, exact."""
-        shifts = np.array([0, 11, 22])
-        digits = (((secret % Q)[:, None] >> shifts) & 2047).astype(np.float64)
+        q, shifts = WIDE.prime, np.array([0, 11, 22])
+        digits = (((secret % q)[:, None] >> shifts) & 2047).astype(np.float64)
         result = np.empty(length, dtype=np.int64)
 
         def fill(_: int, span: slice) -> None:
             part = result[span]
-            public = expand(seed, self.name, span.start, part.size, MATRIX).astype(np.float64)
-            part[:] = (((public @ digits).astype(np.int64) % Q) << shifts).sum(axis=1) % Q
+            public = expand(seed, span.start, part.size).astype(np.float64)
+            part[:] = (((public @ digits).astype(np.int64) % q) << shifts).sum(axis=1) % q
 
         parallel_map(fill, slices(length, _ROWS))
         return result
 
+    def pack(self, masked: NDArray[np.int32]) -> tuple[Blob, ...]:
+        """Masked values at four bytes each."""
+        return pack_fixed_point(masked)
+
 
 Form: TypeAlias = Ring | Matrix
-FORMS: dict[str, Form] = {"ring": Ring(), "matrix": Matrix()}
+RING, MATRIX = Ring(), Matrix()
+FORMS: dict[str, Form] = {"ring": RING, "matrix": MATRIX}
 
 
 def hardness(bits: Mapping[int, int], honest: int) -> int:
@@ -111,8 +159,8 @@ def hardness(bits: Mapping[int, int], honest: int) -> int:
 class LweMask:
     """The mask A·s and error e that hide one client's values for one attempt of one round; computed without them."""
 
-    def __init__(self, secret: Integers, mask: Integers, noise: Integers) -> None:
-        self.secret = secret
+    def __init__(self, form: Form, secret: Integers, mask: Integers, noise: Integers) -> None:
+        self.form, self.secret = form, secret
         self._parts: tuple[Integers, Integers] | None = (mask, noise)
 
     def take(self) -> tuple[Integers, Integers]:
@@ -127,32 +175,33 @@ def new_mask(
     form: Form, seed: bytes, secrets: np.random.Generator, error_std: float, errors: np.random.Generator, length: int
 ) -> LweMask:
     """A mask for `length` values under a fresh secret. Both generators must be cryptographic."""
-    secret, noise = form.secret(secrets), error(errors, error_std, length)
-    return LweMask(secret, form.mask(seed, secret, length), noise)
+    secret, noise = form.secret(secrets), error(form, errors, error_std, length)
+    return LweMask(form, secret, form.mask(seed, secret, length), noise)
 
 
 def apply_mask(values: NDArray[np.floating], scale: float, lwe_mask: LweMask) -> tuple[NDArray[np.int32], Integers]:
     """Return h = x + A·s + e mod q, which a client sends, and x + e, its part of the sum; x = round(scale·values)."""
     masked, (mask, noised) = np.empty(values.size, dtype=np.int32), lwe_mask.take()
+    limit = lwe_mask.form.limit
 
     def add(_: int, span: slice) -> None:
         scaled = np.multiply(values[span], scale, dtype=np.float64)
         np.rint(scaled, out=scaled)
-        if not max(float(scaled.max()), -float(scaled.min())) <= Q // 2:
+        if not max(float(scaled.max()), -float(scaled.min())) <= limit:
             raise UpdateError(
-                f"scaled values must lie within ±{Q // 2} to be summed; use the scale from `lwe_parameters`"
+                f"scaled values must lie within ±{limit} to be summed; use the scale from `lwe_parameters`"
             )
         noised[span] += scaled.astype(np.int64)
-        masked[span] = (noised[span] + mask[span]) % Q
+        masked[span] = (noised[span] + mask[span]) % lwe_mask.form.moduli(scaled.size)
 
-    parallel_map(add, slices(values.size))
+    parallel_map(add, slices(values.size, SHAPE.chunk))
     return masked, noised
 
 
 def unmask(total: Integers, form: Form, seed: bytes, secret: Integers, clients: int) -> Integers:
     """Return Σx_i + Σe_i, centred, from total = Σh_i and the summed secret of the same `clients` clients."""
     limit = clients * form.bound
-    if secret.shape != (form.size,) or np.abs(centre(secret)).max() > limit:
+    if secret.shape != (form.size,) or np.abs(centre(secret, form.field.prime)).max() > limit:
         raise CryptoError(
             f"the sum of {clients} secrets in {form.name} form should have {form.size} numbers within ±{limit}, "
             f"got {secret.size} numbers that do not fit; a share is wrong or missing"
@@ -160,17 +209,17 @@ def unmask(total: Integers, form: Form, seed: bytes, secret: Integers, clients: 
     values = form.mask(seed, secret, total.size)
 
     def subtract(_: int, span: slice) -> None:
-        values[span] = centre(total[span] - values[span])
+        values[span] = centre(total[span] - values[span], form.moduli(span.stop - span.start))
 
-    parallel_map(subtract, slices(total.size))
+    parallel_map(subtract, slices(total.size, SHAPE.chunk))
     return values
 
 
-def error(rng: np.random.Generator, std: float, size: int) -> Integers:
-    """Draw one client's errors: a Gaussian rounded to integers. Rounding adds only a std of 0.29 to one of 1000."""
-    if not (std >= MIN_ERROR_STD and isfinite(std)):
+def error(form: Form, rng: np.random.Generator, std: float, size: int) -> Integers:
+    """Draw one client's errors: a Gaussian rounded to integers."""
+    if not (std >= form.least_error and isfinite(std)):
         raise CryptoError(
-            f"an LWE error needs a std of at least {MIN_ERROR_STD:.0f} in integer units, got {std:.4g}; "
+            f"an LWE error needs a std of at least {form.least_error:.0f} in integer units, got {std:.4g}; "
             "use more noise (lower epsilon)"
         )
     noise = rng.normal(0.0, std, size)
@@ -187,13 +236,14 @@ class LweParameters:
 
 
 def lwe_parameters(
-    clip: float, sigma: float, length: int, clients: int, quorum: int, colluders: int = 1
+    form: Form, clip: float, sigma: float, length: int, clients: int, quorum: int, colluders: int = 1
 ) -> LweParameters:
     """Choose the scale, the largest power of two at which N `clients` cannot overflow, and the error's std.
 
     `sigma` is the std that the sum needs at sensitivity `clip` (θ), both in real units. Each error has std
     (σ/θ)·Δ/√(m − c), with Δ the accounted sensitivity: c of a quorum of m survivors know their own errors, and
-    the errors of the others must still add up to σ. No overflow: N·(scale·θ + ½) + TAIL·√N·error_std < q/2.
+    the errors of the others must still add up to σ. No overflow: N·(scale·θ + ½) + TAIL·√N·error_std within the form's
+    limit.
     """
     if not (0 < clip < float("inf") and 0 < sigma < float("inf")):
         raise CryptoError(f"LWE needs a finite clip and noise above 0, got clip {clip} and sigma {sigma}")
@@ -201,18 +251,20 @@ def lwe_parameters(
         raise CryptoError(
             f"LWE needs 1 ≤ colluders < quorum ≤ clients, got {colluders} colluders, quorum {quorum}, {clients} clients"
         )
+    if clients > form.max_clients:
+        raise CryptoError(f"LWE in {form.name} form sums at most {form.max_clients} clients, got {clients}")
     multiplier = sigma / clip / sqrt(quorum - colluders)  # of one client's error
     tails = TAIL * sqrt(clients) * multiplier
-    room = Q / 2 - clients / 2 - tails * accounted_sensitivity(0.0, clip, length)
+    room = form.limit - clients / 2 - tails * accounted_sensitivity(0.0, clip, length)
     given = f"{length} values, {clients} clients and noise of {sigma / clip:.4g} times the clip"
     if room <= 0:
         raise CryptoError(f"{given} overflow at any scale; use less noise (raise epsilon) or fewer clients")
     scale = 2.0 ** floor(log2(room / (clip * (clients + tails))))
     sensitivity = accounted_sensitivity(scale, clip, length)
-    if multiplier * sensitivity < MIN_ERROR_STD:
+    if multiplier * sensitivity < form.least_error:
         raise CryptoError(
             f"{given} give an error std of {multiplier * sensitivity:.4g} at the largest scale without "
-            f"overflow, but LWE needs {MIN_ERROR_STD:.0f}; use more noise (lower epsilon) or fewer clients"
+            f"overflow, but LWE needs {form.least_error:.0f}; use more noise (lower epsilon) or fewer clients"
         )
     return LweParameters(scale, sensitivity, multiplier * sensitivity)
 
@@ -227,12 +279,12 @@ def public_seed(run: str, number: int, attempt: int) -> bytes:
     return sha256(msgspec.msgpack.encode(["paraaegis lwe matrix", run, number, attempt])).digest()
 
 
-def expand(seed: bytes, form: str, start: int, rows: int, columns: int) -> NDArray[np.int32]:
-    """Expand the public numbers for the values from `start` on, uniform mod q and centred.
+def expand(seed: bytes, start: int, rows: int) -> NDArray[np.int32]:
+    """Expand the matrix's rows for the values from `start` on, uniform mod q and centred.
 
     The stream is standard AES-256-CTR, so every client gets the same A, whatever its numpy version.
     """
-    return draw(keystream(derive(seed, "lwe", form, start)), rows * columns).reshape(rows, columns)
+    return draw(keystream(derive(seed, "lwe", "matrix", start)), rows * COLUMNS).reshape(rows, COLUMNS)
 
 
 def draw(stream: Callable[[int], bytes], count: int) -> NDArray[np.int32]:
@@ -243,22 +295,6 @@ def draw(stream: Callable[[int], bytes], count: int) -> NDArray[np.int32]:
     return numbers
 
 
-def multiply(blocks: NDArray[np.int32], secret: Integers) -> Integers:
-    """Return blocks·secret in Z_q[x]/(x^1024 + 1), in [0, q), for centred blocks (count × 1024); exact."""
-    digits = [centre(secret)]  # in base 128, from −64 to 63, lowest first; a ternary secret has one
-    while (carry := (digits[-1] + _BASE // 2) // _BASE).any():
-        digits[-1] = digits[-1] - carry * _BASE
-        digits.append(carry)
-    spectrum = _transform(blocks)
-    result = np.zeros((), dtype=np.int64)
-    for digit in reversed(digits):
-        folded = np.fft.ifft(spectrum * _transform(digit)) * _TWIST.conj()
-        product = np.rint(np.concatenate([folded.real, folded.imag], axis=-1)).astype(np.int64)
-        result = (result * _BASE + product) % Q
-    return result
-
-
-def _transform(blocks: NDArray[np.signedinteger]) -> NDArray[np.complex128]:
-    """Evaluate at the 512 roots of x^512 = i; the values at the other 512 are their conjugates."""
-    low, high = np.split(blocks, 2, axis=-1)
-    return np.fft.fft((low + 1j * high) * _TWIST)
+def _half(size: int) -> int:
+    """How many values of a chunk are taken modulo the first prime."""
+    return -(-size // 2)

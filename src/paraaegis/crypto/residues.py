@@ -63,6 +63,13 @@ def add_errors(stream: Callable[[int], bytes], totals: Words) -> None:
         compiled(_add_errors)(np.frombuffer(stream(8 * part.size), dtype="<u8"), part)
 
 
+def binomials(stream: Callable[[int], bytes], count: int) -> NDArray[np.int64]:
+    """Draw numbers like the errors: within ±21, of variance 10.5. They are the secrets."""
+    ones = np.zeros(count, dtype=np.uint32)
+    add_errors(stream, ones)
+    return ones.astype(np.int64) - BOUND
+
+
 def mask(products: Words, low: Words, high: Words, offset: int) -> None:
     """Add low + high·2^30 − offset to products of the ring, and reduce.
 

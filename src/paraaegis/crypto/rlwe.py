@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.kdf import KEY_BYTES, derive
-from paraaegis.crypto.residues import BOUND, ERROR_BITS, add, add_errors, negate, pack, packed_size, padded
+from paraaegis.crypto.residues import BOUND, ERROR_BITS, add, binomials, negate, pack, packed_size, padded
 from paraaegis.crypto.ring import DEGREE, transform
 from paraaegis.crypto.rlwe_chunks import Transform, encrypt_chunk, open_chunk, products, unpacked
 from paraaegis.crypto.rlwe_profiles import PROFILES, Profile, check_reach, largest_error, rounded
+from paraaegis.crypto.shamir import NARROW
 from paraaegis.crypto.streams import keystream
 from paraaegis.errors import CryptoError
 from paraaegis.fixed_point import chunk_counts, slices
@@ -34,6 +35,7 @@ from paraaegis.plural import plural
 from paraaegis.types import Blob, FixedPoint
 
 __all__ = [
+    "FIELD",
     "LEAST_HONEST",
     "PROFILES",
     "SECRET",
@@ -48,6 +50,7 @@ __all__ = [
 ]
 
 SECRET = DEGREE  # numbers in a secret
+FIELD = NARROW  # of its shares: summed secrets are below half its prime
 SECURITY = MappingProxyType({2: 113, 3: 114, 4: 115, 8: 115, 20: 116})  # core-SVP bits, by honest clients in a sum
 LEAST_HONEST = 2
 _FAILURE = 50  # the sum of the right secrets is refused with a probability of e^-50
@@ -55,9 +58,7 @@ _FAILURE = 50  # the sum of the right secrets is refused with a probability of e
 
 def new_secret(entropy: bytes | None = None) -> NDArray[np.int64]:
     """A secret for one upload: 2048 numbers within ±21. `entropy`, 32 bytes that replace the system's, is for tests."""
-    ones = np.zeros(SECRET, dtype=np.uint32)
-    add_errors(keystream(derive(_entropy(entropy), "rlwe secret")), ones)
-    return ones.astype(np.int64) - BOUND
+    return binomials(keystream(derive(_entropy(entropy), "rlwe secret")), SECRET)
 
 
 def encrypt(

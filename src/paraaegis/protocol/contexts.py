@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paraaegis.crypto.shamir import Shares
 from paraaegis.protocol.messages import RoundId
 from paraaegis.protocol.partition import Partition
 from paraaegis.types import Payload
@@ -55,4 +55,4 @@ class Packed(NamedTuple):
     """Values as they are sent. `shares`, by member, are shares of the secret that masks them."""
 
     payload: Payload
-    shares: Mapping[str, NDArray[np.int64]] = {}
+    shares: Mapping[str, Shares] = {}

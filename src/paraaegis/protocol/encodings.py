@@ -10,13 +10,13 @@ from paraaegis.crypto import rlwe
 from paraaegis.crypto.ckks import Profile, Secret, rounded, secret_key
 from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.pool import SecretPool
-from paraaegis.crypto.shamir import rebuild, share
+from paraaegis.crypto.shamir import Shares, rebuild, share
 from paraaegis.crypto.streams import system
 from paraaegis.errors import CryptoError, ForgedError, ProtocolError
 from paraaegis.fixed_point import STEP, pack_fixed_point, unpack_fixed_point
 from paraaegis.privacy.ledger import Seen
 from paraaegis.protocol.contexts import Opener, Packed, RevealContext, UploadContext
-from paraaegis.protocol.rows import HOLDER_BYTES, Shares, open_row
+from paraaegis.protocol.rows import HOLDER_BYTES, open_row
 from paraaegis.protocol.single_flight import SingleFlight
 from paraaegis.protocol.sums import ROWS, expect_kind, public_seed
 from paraaegis.types import FixedPoint, Payload
@@ -131,7 +131,7 @@ class Rlwe:
             raise ProtocolError(f"{context.name} is not among the members {context.members} of the round")
         secret = rlwe.new_secret()
         chunks = rlwe.encrypt(self.profile, steps, context.clients, secret, public_seed(context.round_id))
-        rows = share(secret, len(context.members), self.quorum, system())
+        rows = share(secret, len(context.members), self.quorum, system(), rlwe.FIELD)
         return Packed(Payload("rlwe", steps.size, chunks), dict(zip(context.members, rows, strict=True)))
 
     def unpack(self, payload: Payload, context: RevealContext) -> FixedPoint:
@@ -152,4 +152,4 @@ class Rlwe:
     def _opened(self, rows: Payload, step: bytes) -> Iterator[tuple[int, Shares]]:
         for blob in rows.chunks:
             holder = int.from_bytes(blob.view[:HOLDER_BYTES], "little")
-            yield holder, open_row(bytes(blob.view[HOLDER_BYTES:]), step, holder, rlwe.SECRET)
+            yield holder, open_row(bytes(blob.view[HOLDER_BYTES:]), step, holder, rlwe.SECRET, rlwe.FIELD)

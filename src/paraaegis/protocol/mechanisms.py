@@ -17,7 +17,7 @@ from paraaegis.crypto import lwe
 from paraaegis.crypto.shamir import share
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ProtocolError, UpdateError
-from paraaegis.fixed_point import STEP, fixed_point_of, pack_fixed_point, unpack_fixed_point
+from paraaegis.fixed_point import STEP, fixed_point_of, unpack_fixed_point
 from paraaegis.privacy.gaussian import Gaussian, Noise
 from paraaegis.privacy.ledger import Exposure, Seen
 from paraaegis.protocol.contexts import Opener, Packed, RevealContext, UploadContext
@@ -155,7 +155,7 @@ class LweMechanism:
     Shares of s_i go to the members of the round; the server reconstructs only Σs_i and is left with Σx_i + Σe_i.
     """
 
-    form: str
+    form: lwe.Form
     gaussian: Gaussian
     quorum: int
     colluders: int
@@ -169,9 +169,7 @@ class LweMechanism:
     def fresh(self, context: UploadContext, length: int) -> lwe.LweMask:
         """See Mechanism: the mask of a fresh secret, with the error."""
         error_std = self.numbers(context, length).error_std
-        return lwe.new_mask(
-            lwe.FORMS[self.form], public_seed(context.round_id), system(), error_std, context.rng, length
-        )
+        return lwe.new_mask(self.form, public_seed(context.round_id), system(), error_std, context.rng, length)
 
     def ahead(self, context: UploadContext, length: int) -> lwe.LweMask:
         """See Mechanism."""
@@ -188,9 +186,9 @@ class LweMechanism:
         masked, noised = lwe.apply_mask(values, scale, randomness)
 
         def pack(_: FixedPoint) -> Packed:  # without a vote, values are sent in parameter order
-            rows = share(randomness.secret, len(context.members), self.quorum, system())
+            rows = share(randomness.secret, len(context.members), self.quorum, system(), self.form.field)
             shares = dict(zip(context.members, rows, strict=True))
-            return Packed(Payload("lwe", values.size, pack_fixed_point(masked)), shares)
+            return Packed(Payload("lwe", values.size, self.form.pack(masked)), shares)
 
         return Outgoing(noised, pack)
 
@@ -212,4 +210,4 @@ class LweMechanism:
             self.gaussian.clip * context.heaviest,
             self.gaussian.sigmas[context.round_id.number - 1] * context.heaviest,
         )
-        return lwe.lwe_parameters(clip, sigma, length, context.clients, self.quorum, self.colluders)
+        return lwe.lwe_parameters(self.form, clip, sigma, length, context.clients, self.quorum, self.colluders)

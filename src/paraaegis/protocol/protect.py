@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paraaegis.crypto.shamir import Shares
 from paraaegis.errors import ProtocolError
 from paraaegis.parallel import in_background
 from paraaegis.privacy.ledger import ELECTED, OPEN_VOTES, REST, VOTES, WHOLE, Exposure
@@ -34,7 +34,7 @@ class Protected:
     payload: Payload
     parts: tuple[FixedPoint, ...]
     residual: Vector | None = None
-    shares: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    shares: Mapping[str, Shares] = field(default_factory=dict)
 
 
 class Revealed(NamedTuple):

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from paraaegis.crypto.kdf import derive
+from paraaegis.crypto.shamir import Shares, add, field_of
 from paraaegis.errors import CryptoError, ForgedError, ProtocolError
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.messages import Message, RoundId, ShareSum, Survivors, Upload, expect
 from paraaegis.protocol.protect import ClientHalf
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import Asked, RoundServer
-from paraaegis.protocol.rows import Shares, add_rows, pack_row, seal_row, unpack_row
+from paraaegis.protocol.rows import seal_row, unpack_row
 from paraaegis.protocol.state import ClientState
 from paraaegis.protocol.sums import Sum
 from paraaegis.types import Blob
@@ -30,7 +31,7 @@ def seal_shares(client: ClientContext, state: ClientState, shares: Mapping[str, 
     """Shares of this client's secret, each sealed to its holder, for this round, attempt and view."""
     purpose, group = _purpose(state), derive(state.keys.step, "shares")
     return {
-        holder: Blob(client.seal_to(holder, pack_row(share), *purpose, group=group))
+        holder: Blob(client.seal_to(holder, share.tobytes(), *purpose, group=group))
         for holder, share in shares.items()
         if holder != client.name
     }
@@ -51,7 +52,7 @@ def sum_shares(client: ClientContext, state: ClientState, own: Shares, message: 
     for sender, sealed in message.shares.items():
         row = client.open_from(sender, bytes(sealed.view), *purpose, group=group)
         try:
-            rows.append(unpack_row(row, own.size))
+            rows.append(unpack_row(row, own.size, field_of(own)))
         except CryptoError as error:
             raise ForgedError from error
     return row_of(client.half, state.keys.step, members.index(client.name), rows)
@@ -59,8 +60,8 @@ def sum_shares(client: ClientContext, state: ClientState, own: Shares, message: 
 
 def row_of(half: ClientHalf, step: bytes, holder: int, rows: Iterable[Shares]) -> Blob:
     """The sum of a holder's rows as it is sent: sealed for the clients if they open the sum, not the server."""
-    total = add_rows(rows)
-    return Blob(seal_row(total, step, holder) if half.opener == "clients" else pack_row(total))
+    total = add(rows)
+    return Blob(seal_row(total, step, holder) if half.opener == "clients" else total.tobytes())
 
 
 def _purpose(state: ClientState) -> tuple[str, int, int, str]:

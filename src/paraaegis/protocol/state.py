@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.ratchet import Ratchet
+from paraaegis.crypto.shamir import Shares
 from paraaegis.errors import ProtocolError, RunError
 from paraaegis.protocol.contexts import UploadContext
 from paraaegis.protocol.messages import Aggregate
@@ -46,7 +47,7 @@ class ClientState:
     model: str = ""  # digest of the model that round `number` was trained on
     view: str = ""  # what it believed when round `number` began; see binding.py
     nonce: str = ""  # of its upload in round `number`
-    share: NDArray[np.int64] | None = None  # sent: its own share of its mask's secret
+    share: Shares | None = None  # sent: its own share of its mask's secret
     opened: int = 0  # the last round in which it gave out a sum of shares
     residual: Vector | None = None  # feedback: what is added to the next update
     update: Vector | None = None  # voted: what to send; sent: the residual if the upload was not counted

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from paraaegis.crypto import lwe, rlwe, sealed_box
 from paraaegis.crypto.ckks import CipherSum, Profile
 from paraaegis.crypto.pool import Pool
-from paraaegis.crypto.shamir import rebuild
+from paraaegis.crypto.shamir import Field, rebuild
 from paraaegis.errors import CryptoError, ProtocolError
 from paraaegis.fixed_point import LIMIT, LIMIT_STEPS, iterate_fixed_point, pack_fixed_point
 from paraaegis.parallel import parallel_map
 from paraaegis.protocol.messages import RoundId
-from paraaegis.protocol.rows import HOLDER_BYTES, SEALED_MORE, SHARE_BYTES, unpack_row
+from paraaegis.protocol.rows import HOLDER_BYTES, SEALED_MORE, row_size, unpack_row
 from paraaegis.types import Blob, FixedPoint, Payload
 
 ROWS = "shares"  # the kind of payload with what opens a sum
@@ -92,19 +92,20 @@ class FixedPointSum(Sum):
         return Payload(self._kind, self.values.size, pack_fixed_point(self.values))
 
 
-class LweSum(FixedPointSum):
-    """A sum of values masked by learning with errors; the sum of the masks' secrets opens it."""
+class MatrixSum(FixedPointSum):
+    """A sum of values masked by learning with errors in matrix form; the sum of the masks' secrets opens it."""
 
-    def __init__(self, form: str, round_id: RoundId, length: int) -> None:
+    row_bytes = row_size(lwe.MATRIX.size, lwe.MATRIX.field)
+    share_bytes = row_bytes + sealed_box.OVERHEAD
+
+    def __init__(self, length: int, round_id: RoundId) -> None:
         super().__init__(length, "lwe")
-        self._form, self._seed = lwe.FORMS[form], public_seed(round_id)
-        self.row_bytes = SHARE_BYTES * self._form.size
-        self.share_bytes = self.row_bytes + sealed_box.OVERHEAD
+        self._seed = public_seed(round_id)
 
     def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:
         """See Sum: rebuild the sum of the clients' secrets and remove its mask."""
-        secret = rebuild({holder: unpack_row(row.view, self._form.size) for holder, row in rows.items()}, quorum)
-        self.values = lwe.unmask(self.values, self._form, self._seed, secret, clients)
+        secret = _secret_sum(rows, lwe.MATRIX.size, lwe.MATRIX.field, quorum)
+        self.values = lwe.unmask(self.values, lwe.MATRIX, self._seed, secret, clients)
 
 
 def public_seed(round_id: RoundId) -> bytes:
@@ -140,8 +141,9 @@ class CkksSum(Sum):
 class RlweSum(Sum):
     """A sum of values under one-time secrets, passed on with what opens it: sums of shares, sealed for the clients."""
 
-    row_bytes = SHARE_BYTES * rlwe.SECRET + SEALED_MORE
-    share_bytes = SHARE_BYTES * rlwe.SECRET + sealed_box.OVERHEAD
+    row_bytes = row_size(rlwe.SECRET, rlwe.FIELD) + SEALED_MORE
+    share_bytes = row_size(rlwe.SECRET, rlwe.FIELD) + sealed_box.OVERHEAD
+    kind = "rlwe"
 
     def __init__(self, profile: rlwe.Profile, length: int) -> None:
         self._profile, self._sum, self._rows = profile, rlwe.RlweSum(profile, length), tuple[Blob, ...]()
@@ -157,7 +159,7 @@ class RlweSum(Sum):
         self._sum.subtract(upload.chunks)
 
     def _check(self, upload: Payload) -> None:
-        expect_kind(upload, "rlwe")
+        expect_kind(upload, self.kind)
         expect_length(upload, self._sum.length)
 
     def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:  # noqa: ARG002
@@ -177,7 +179,7 @@ class RlweSum(Sum):
 class OpenedRlweSum(RlweSum):
     """The same, opened by the server: it gets the sums of shares in the clear."""
 
-    row_bytes = SHARE_BYTES * rlwe.SECRET
+    row_bytes = row_size(rlwe.SECRET, rlwe.FIELD)
 
     def __init__(self, profile: rlwe.Profile, length: int, round_id: RoundId) -> None:
         super().__init__(profile, length)
@@ -185,8 +187,7 @@ class OpenedRlweSum(RlweSum):
 
     def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:
         """See Sum: rebuild the sum of the clients' secrets and open the sum."""
-        secret = rebuild({holder: unpack_row(row.view, rlwe.SECRET) for holder, row in rows.items()}, quorum)
-        length = self._sum.length
+        secret, length = _secret_sum(rows, rlwe.SECRET, rlwe.FIELD, quorum), self._sum.length
         self.opened = rlwe.decrypt(self._profile, self._sum.close(), length, secret, self._seed, clients)
 
     def close(self) -> Payload:
@@ -194,6 +195,28 @@ class OpenedRlweSum(RlweSum):
         if self.opened is None:
             raise ProtocolError("a sum is passed on once it is open, and this one is not")
         return Payload("grid", self._sum.length, pack_fixed_point(self.opened))
+
+
+class RingSum(RlweSum):
+    """A sum of values masked by learning with errors in ring form; the server opens it like a `MatrixSum`."""
+
+    row_bytes = row_size(lwe.RING.size, lwe.RING.field)
+    share_bytes = row_bytes + sealed_box.OVERHEAD
+    kind = "lwe"
+
+    def __init__(self, length: int, round_id: RoundId) -> None:
+        super().__init__(lwe.SHAPE, length)
+        self._seed, self._values = public_seed(round_id), np.empty(0, dtype=np.int64)
+
+    def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:
+        """See Sum: rebuild the sum of the clients' secrets and remove its mask."""
+        secret = _secret_sum(rows, lwe.RING.size, lwe.RING.field, quorum)
+        total = lwe.RING.unpack(self._sum.close(), self._sum.length)
+        self._values = lwe.unmask(total, lwe.RING, self._seed, secret, clients)
+
+    def close(self) -> Payload:
+        """See Sum."""
+        return Payload(self.kind, self._values.size, pack_fixed_point(self._values))
 
 
 class ParallelSum(Sum):
@@ -235,6 +258,11 @@ class ParallelSum(Sum):
     def close(self) -> Payload:
         """See Sum."""
         return Payload("parallel", self._length, parts=tuple(part.close() for part in self._parts))
+
+
+def _secret_sum(rows: Mapping[int, Blob], size: int, field: Field, quorum: int) -> NDArray[np.int64]:
+    """The sum of secrets whose shares were sent in the clear."""
+    return rebuild({holder: unpack_row(row.view, size, field) for holder, row in rows.items()}, quorum)
 
 
 def _refusal(_: int, pair: tuple[Sum, Payload]) -> Exception | None:
