@@ -112,7 +112,9 @@ def test_a_fault_in_every_upload_is_measured(name, fault, monkeypatch):
 )
 def test_a_fault_in_the_lwe_error_is_proved_by_games_and_measured(factor, monkeypatch):
     real = lwe.error
-    monkeypatch.setattr(lwe, "error", lambda rng, std, size: np.rint(factor * real(rng, std, size)).astype(np.int64))
+    monkeypatch.setattr(
+        lwe, "error", lambda form, rng, std, size: np.rint(factor * real(form, rng, std, size)).astype(np.int64)
+    )
     findings = play_games(ALL["lwe-secagg"], FEW)
     assert len(findings) == 2
     assert all(one.mu_bound > one.mu_claimed for one in findings)

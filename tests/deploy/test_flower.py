@@ -43,10 +43,9 @@ METHODS = {"fedavg": 2, "paraaegis-static": 2, "paraaegis-feedback": 2, "lwe-sec
 
 
 def configured(method, clients, *settings, learner="make_learner"):
-    few = ["protect.lwe=matrix", f"learner=blobs:{learner}"]  # the ring form needs five clients or more
     name, *more = NAMES.get(method, (method,))
     given = [f"protect.method={name}", *more, f"federation.clients={clients}", *settings]
-    config = make_config({}, [*BASE, *few, *given])
+    config = make_config({}, [*BASE, f"learner=blobs:{learner}", *given])
     return resolve(config, [SAMPLES])
 
 

@@ -13,10 +13,12 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 
+from paraaegis.crypto import mac, rlwe
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.run import federate
 from toy import ToyLearner, configure
@@ -118,6 +120,10 @@ def left_behind(folder: Path) -> dict[str, object]:
 
 def main() -> None:
     root, settings = Path(sys.argv[1]), sys.argv[2:]
+    mac.warm()  # once, rather than in every life
+    rlwe.warm()
+    if threading.active_count() > 1:
+        raise SystemExit("the loops' warm-up started a thread, and a fork would leave it behind")
     events = live(root / "whole", settings, 0)
     outcomes = []
     for fatal in range(1, (events or 0) + 1):

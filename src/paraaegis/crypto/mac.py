@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ def product(key: bytes, parts: Sequence[FixedPoint], weight: int) -> int:
     return (total + for_weight * weight) % PRIME
 
 
+@cache
 def warm() -> None:
     """Load the compiled loop ahead of use, which takes half a second in a new process."""
     for kind in (np.int32, np.int64):

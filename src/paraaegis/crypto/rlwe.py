@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import cache
 from math import sqrt
 from types import MappingProxyType
 
@@ -148,6 +149,7 @@ def decrypt(
     return steps
 
 
+@cache
 def warm() -> None:
     """Load the compiled loops ahead of use, which takes a second in a new process."""
     secret, seed = np.zeros(SECRET, dtype=np.int64), bytes(32)

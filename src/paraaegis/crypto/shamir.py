@@ -33,7 +33,9 @@ WIDE = Field(2**31 - 1, np.dtype("<u4"))
 
 def field_of(row: Shares) -> Field:
     """The field that shares are from."""
-    return next(field for field in (NARROW, WIDE) if field.word == row.dtype)
+    if row.dtype not in (NARROW.word, WIDE.word):
+        raise CryptoError(f"shares have the type {NARROW.word.name} or {WIDE.word.name}, got {row.dtype.name}")
+    return NARROW if row.dtype == NARROW.word else WIDE
 
 
 def share(secrets: NDArray[np.int64], holders: int, quorum: int, rng: np.random.Generator, field: Field) -> Shares:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paraaegis.crypto.mac import warm
+from paraaegis.crypto import mac, rlwe
 from paraaegis.crypto.shuffle import digest
 from paraaegis.errors import ForgedError, ProtocolError
 from paraaegis.parallel import in_background
@@ -92,7 +92,7 @@ def _begin(client: ClientContext, state: ClientState, message: Begin, keep: Keep
     expect(message, Begin, round_id)
     _check_begin(client, state, message)
     if client.keyed:
-        in_background(warm)  # a new process has other work to do before it needs this
+        _warm(client)
     watch = Stopwatch()  # the report shares its dict, so later phases are in it when the reply is packed
     state = take_counts(client, state, message)
     state = replace(apply_rescue(client, state, message.rescue), once=b"")
@@ -104,6 +104,13 @@ def _begin(client: ClientContext, state: ClientState, message: Begin, keep: Keep
     if declined := _exhausted(client, number, attempt, model) or client.ledger.refusal(releases):
         return state, ReportOnly(round_id=round_id, report=report, declined=declined)
     return algorithm.train_and_vote(client, state, number, attempt, model, report, watch)
+
+
+def _warm(client: ClientContext) -> None:
+    """Load compiled loops while a new process has other work to do."""
+    in_background(mac.warm)
+    if client.half.opener != "nobody":
+        in_background(rlwe.warm)
 
 
 def _exhausted(client: ClientContext, number: int, attempt: int, model: bytes) -> str:
@@ -122,7 +129,7 @@ def _elected(client: ClientContext, state: ClientState, message: Elected, keep: 
     if state.phase != "voted":
         raise ProtocolError(f"{client.name} received Elected in phase {state.phase!r}; expected phase 'voted'")
     expect(message, Elected, client.parameters.round_id(state.number, state.attempt))
-    in_background(warm)
+    _warm(client)
     elected = unpack_positions(message.positions, client.parameters.k(state.number), client.parameters.length)
     keep(replace(state, phase="elected", upload_context=None))  # a ballot has one outcome
     watch = Stopwatch()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,40 +113,11 @@ def public_seed(round_id: RoundId) -> bytes:
     return lwe.public_seed(round_id.run, round_id.number, round_id.attempt)
 
 
-class CkksSum(Sum):
-    """A sum of ciphertexts."""
+class HiddenSum(Sum):
+    """A sum of chunks that the server cannot read; `kind` is the kind of payload."""
 
-    def __init__(self, profile: Profile, length: int, pool: Pool | None = None) -> None:
-        self._sum = CipherSum(profile, length, pool)
-
-    def add(self, upload: Payload) -> None:
-        """See Sum."""
-        self._check(upload)
-        self._sum.add(upload.chunks)
-
-    def remove(self, upload: Payload) -> None:
-        """See Sum."""
-        self._check(upload)
-        self._sum.subtract(upload.chunks)
-
-    def _check(self, upload: Payload) -> None:
-        expect_kind(upload, "ckks")
-        expect_length(upload, self._sum.length)
-
-    def close(self) -> Payload:
-        """See Sum."""
-        return Payload("ckks", self._sum.length, self._sum.close())
-
-
-class RlweSum(Sum):
-    """A sum of values under one-time secrets, passed on with what opens it: sums of shares, sealed for the clients."""
-
-    row_bytes = row_size(rlwe.SECRET, rlwe.FIELD) + SEALED_MORE
-    share_bytes = row_size(rlwe.SECRET, rlwe.FIELD) + sealed_box.OVERHEAD
-    kind = "rlwe"
-
-    def __init__(self, profile: rlwe.Profile, length: int) -> None:
-        self._profile, self._sum, self._rows = profile, rlwe.RlweSum(profile, length), tuple[Blob, ...]()
+    kind: ClassVar[str]
+    _sum: CipherSum | rlwe.RlweSum
 
     def add(self, upload: Payload) -> None:
         """See Sum."""
@@ -162,6 +133,30 @@ class RlweSum(Sum):
         expect_kind(upload, self.kind)
         expect_length(upload, self._sum.length)
 
+    def close(self) -> Payload:
+        """See Sum: unopened."""
+        return Payload(self.kind, self._sum.length, self._sum.close())
+
+
+class CkksSum(HiddenSum):
+    """A sum of ciphertexts."""
+
+    kind = "ckks"
+
+    def __init__(self, profile: Profile, length: int, pool: Pool | None = None) -> None:
+        self._sum = CipherSum(profile, length, pool)
+
+
+class RlweSum(HiddenSum):
+    """A sum of values under one-time secrets, passed on with what opens it: sums of shares, sealed for the clients."""
+
+    row_bytes = row_size(rlwe.SECRET, rlwe.FIELD) + SEALED_MORE
+    share_bytes = row_size(rlwe.SECRET, rlwe.FIELD) + sealed_box.OVERHEAD
+    kind = "rlwe"
+
+    def __init__(self, profile: rlwe.Profile, length: int) -> None:
+        self._profile, self._sum, self._rows = profile, rlwe.RlweSum(profile, length), tuple[Blob, ...]()
+
     def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:  # noqa: ARG002
         """See Sum. The server cannot read rows, so it passes on as many as are needed."""
         if len(rows) < quorum:
@@ -173,7 +168,7 @@ class RlweSum(Sum):
     def close(self) -> Payload:
         """See Sum."""
         rows = Payload(ROWS, len(self._rows), self._rows)
-        return Payload("rlwe", self._sum.length, self._sum.close(), (rows,))
+        return Payload(self.kind, self._sum.length, self._sum.close(), (rows,))
 
 
 class OpenedRlweSum(RlweSum):
@@ -197,7 +192,7 @@ class OpenedRlweSum(RlweSum):
         return Payload("grid", self._sum.length, pack_fixed_point(self.opened))
 
 
-class RingSum(RlweSum):
+class RingSum(HiddenSum):
     """A sum of values masked by learning with errors in ring form; the server opens it like a `MatrixSum`."""
 
     row_bytes = row_size(lwe.RING.size, lwe.RING.field)
@@ -205,7 +200,7 @@ class RingSum(RlweSum):
     kind = "lwe"
 
     def __init__(self, length: int, round_id: RoundId) -> None:
-        super().__init__(lwe.SHAPE, length)
+        self._sum = rlwe.RlweSum(lwe.SHAPE, length)
         self._seed, self._values = public_seed(round_id), np.empty(0, dtype=np.int64)
 
     def open(self, rows: Mapping[int, Blob], quorum: int, clients: int) -> None:
