@@ -250,6 +250,10 @@ class Lwe(Part):
         """See Part."""
         return "lwe"
 
+    def per_ciphertext(self, config: Config) -> int:
+        """See Part: in ring form, two values travel as one pair of residues."""
+        return 2 if config.protect.lwe == "ring" else 0
+
     def mechanism(self, config: Config, parts: int, pool: SecretPool | None) -> Mechanism:  # noqa: ARG002
         """See Part."""
         gaussian, privacy = noise(config, parts), config.privacy

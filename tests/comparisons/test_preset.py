@@ -69,6 +69,7 @@ def test_shipped_presets_are_the_papers_experiments():
         "paper-strategies",
         "paper-table1",
         "quick",
+        "rlwe",
     ]
     table1 = cells_of(read_preset("paper-table1"))
     assert len(table1) == 14 * 3
