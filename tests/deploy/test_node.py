@@ -19,7 +19,7 @@ from paraaegis.deploy.answer import answer
 from paraaegis.deploy.key_folder import KeyFolder
 from paraaegis.deploy.local_federation import lay_out
 from paraaegis.deploy.node import DeployedClient
-from paraaegis.engines.flower.client import _replied
+from paraaegis.engines.flower.client import reply_to
 from paraaegis.engines.flower.frames import from_error
 from paraaegis.engines.flower.server import FlowerTransport, Introduction, make_server_app
 from paraaegis.errors import ConfigError, KeyFileError, LearnerError, ProtocolError, UpdateError
@@ -262,7 +262,7 @@ def test_a_server_hears_of_errors_but_nothing_of_data(capsys, monkeypatch, error
         raise error
 
     monkeypatch.setattr("paraaegis.engines.flower.client.Message", lambda content, reply_to: content)
-    assert _replied(None, work).config_records["error"]["text"] == told
+    assert reply_to(None, work).config_records["error"]["text"] == told
     log = capsys.readouterr().err
     assert str(error) in log
     refused = isinstance(error, ProtocolError)

@@ -38,7 +38,7 @@ def server_app() -> ServerApp:
                 if folder.read_result() is None or folder.checkpoint.exists():
                     method_of(config).check(config)  # before it waits for its nodes, who know the model's length
                     transport = open_transport(config.engine.deadline, config.federation.quorum, _log.info)
-                    carry_out(config, folder, _connector(config, folder, transport))
+                    carry_out(config, folder, connector(config, folder, transport))
         except BusyError:
             raise  # error.txt belongs to the other process
         except Exception as error:
@@ -49,7 +49,7 @@ def server_app() -> ServerApp:
     return make_server_app(run)
 
 
-def _connector(config: Config, folder: RunFolder, transport: FlowerTransport) -> Connect:
+def connector(config: Config, folder: RunFolder, transport: FlowerTransport) -> Connect:
     """Connect a run to its nodes: wait for them, relay keys, learn the length of their model."""
 
     @contextmanager

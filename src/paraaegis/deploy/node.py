@@ -67,7 +67,7 @@ class DeployedClient:
     def config(self) -> Config:
         """The configuration that this silo trusts."""
         path = self.folder / "config.toml"
-        config = load_resolved(path)
+        config = self._load(path)
         if self.name not in config.names:
             raise ConfigError(
                 f"this node is called {self.name!r}, but {path} has no such client{meant(self.name, config.names)}; "
@@ -76,6 +76,9 @@ class DeployedClient:
         if config.privacy.noise == "seeded" and not self.simulation:
             raise ConfigError('privacy.noise is "seeded", which protects nobody: set it to "secret", in every silo')
         return config
+
+    def _load(self, path: Path) -> Config:
+        return load_resolved(path)
 
     @property
     def holdout(self) -> bool:

@@ -35,7 +35,7 @@ from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.state import ServerState
 from paraaegis.protocol.sums import ServerHalf, Sum
 from paraaegis.protocol.voting import unpack_positions
-from paraaegis.types import Blob, FixedPoint, Metrics, Payload
+from paraaegis.types import Blob, FixedPoint, Metrics, Payload, Vector
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Reply:
 ENDED = "ended the run, because a check of what the server passed on failed"
 FINGERPRINTED = "models, secret orders, rosters, sample counts, elected positions or past rounds"
 Keep = Callable[[Aggregate], Aggregate]
+OnMean = Callable[[int, Vector], Metrics]
 Item = Exchange | RoundRecord | ServerState | None
 Steps = Generator[Item, Reply | None, None]
 Asked = Generator[Item, Reply | None, list[str]]
@@ -67,13 +68,20 @@ Asked = Generator[Item, Reply | None, list[str]]
 class RoundServer:
     """The server's side of a run, built from public parameters alone; holds no key and no model.
 
-    `keep` receives each round's aggregate and returns the same one, stored somewhere cheaper than memory.
+    `keep` receives each round's aggregate and returns the same one, stored somewhere cheaper than memory. `on_mean`
+    receives each mean update that the server opened, and returns metrics of the model that it gave.
     """
 
     def __init__(
-        self, parameters: RunParameters, half: ServerHalf, state: ServerState, keep: Keep = lambda past: past
+        self,
+        parameters: RunParameters,
+        half: ServerHalf,
+        state: ServerState,
+        keep: Keep = lambda past: past,
+        on_mean: OnMean = lambda _number, _mean: {},
     ) -> None:
-        self.parameters, self.half, self.state, self._keep = parameters, half, state, keep
+        self.parameters, self.half, self.state, self._keep, self._on_mean = parameters, half, state, keep, on_mean
+        self._measured: dict[int, Metrics] = {}  # by round, of models that the server made
         self.silent: set[str] = set()  # clients that did not answer when last asked
         self.needs_roll_call: set[str] = set()  # clients that answered with an error: ask again what they have
         # By client: the round in which it last said hello, and the round whose elected positions it knew then.
@@ -189,6 +197,7 @@ class RoundServer:
             mean = whole
         before = np.frombuffer(self.state.change, dtype=np.float32) if self.state.change else np.float32(0)
         self.state.change = (before + mean).tobytes()
+        self._measured[number] = self._on_mean(number, mean)
 
     def reported(self, record: RoundRecord, client: str, reply: Message, member: bool) -> bool:
         """Take a report if no more was asked for, or if a member declines to take part; False for any other reply."""
@@ -256,7 +265,7 @@ class RoundServer:
         for phase in ("reveal", "evaluate"):
             self._mean_into(record, phase, reports)
         measured = {client: sent[0].metrics for client, sent in reports.items() if sent[0].metrics}
-        record.metrics = _means(measured, self.state.weights)
+        record.metrics = _means(measured, self.state.weights) | self._measured.pop(record.round, {})
         record.sites = measured if len(measured) > 1 else {}
         self.state.lines += 1
         yield record

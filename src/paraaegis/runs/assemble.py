@@ -45,10 +45,24 @@ def short_name(config: Config) -> str:
 
 def make_keys(config: Config) -> FederationKeys:
     """The clients' secrets: fresh ones or, for a seeded simulation, ones that can be derived again."""
-    if config.privacy.noise == "secret":
-        return FederationKeys(Root.new())
+    return FederationKeys(Root.new() if config.privacy.noise == "secret" else _seeded_root(config))
+
+
+def simulated_keys(config: Config) -> tuple[FederationKeys, dict[str, bytes]]:
+    """Secrets that every process can derive, with a roster, and all private identity keys: they protect nobody."""
+    root = _seeded_root(config)
+    privates = {name: _simulated_identity(root, name) for name in config.names}
+    roster = {name: public_of(private) for name, private in privates.items()}
+    return FederationKeys(root, roster=roster), privates
+
+
+def _seeded_root(config: Config) -> Root:
     seeded = hashlib.sha256(config.seed.to_bytes(8, "little")).digest()
-    return FederationKeys(Root(derive(seeded, "simulated root"), bytes(16)))
+    return Root(derive(seeded, "simulated root"), bytes(16))
+
+
+def _simulated_identity(root: Root, name: str) -> bytes:
+    return derive(root.secret, "simulated identity", name)
 
 
 def make_parameters(
@@ -133,7 +147,7 @@ def make_clients(
     half = method_of(config).client(config, pool)
     ledger = Ledger(budget(config)) if ledger is None else ledger
     # A resumed run must have the same identities, since they are part of what its clients agreed on.
-    privates = {name: derive(keys.root.secret, "simulated identity", name) for name in learners}
+    privates = {name: _simulated_identity(keys.root, name) for name in learners}
     pairs = {name: (private, public_of(private)) for name, private in privates.items()}
     keys = replace(keys, roster={name: public for name, (_, public) in pairs.items()})
     alone = {

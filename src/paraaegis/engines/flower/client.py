@@ -11,12 +11,12 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from paraaegis.crypto.enrol import KeyRequest
-from paraaegis.engines.flower.frames import from_records, to_error, to_records
+from paraaegis.engines.flower.frames import MARK, from_records, stage_of, to_error, to_records
 from paraaegis.engines.flower.log import timed_log
 from paraaegis.errors import ConfigError, CryptoError, PrivacyError, ProtocolError, UpdateError
 from paraaegis.protocol.messages import Frames
 
-__all__ = ["ClientApp", "Node", "make_client_app"]
+__all__ = ["ClientApp", "Node", "answer", "make_client_app", "reply_to"]
 _log = logging.getLogger(__name__)
 
 
@@ -43,51 +43,38 @@ def make_client_app(open_node: Callable[[Mapping[str, Any]], Node]) -> ClientApp
     """A ClientApp; `open_node` makes its node from the --node-config, once per message."""
     app = ClientApp()
 
-    @app.query("who")  # type: ignore[untyped-decorator]
-    def who(message: Message, context: Context) -> Message:
-        return _replied(message, lambda: RecordDict({"who": ConfigRecord(open_node(context.node_config).card())}))
-
-    @app.query("ask")  # type: ignore[untyped-decorator]
-    def ask(message: Message, context: Context) -> Message:
-        lead = message.content.config_records["lead"]["public"]
-
-        def asked() -> RecordDict:
-            return RecordDict({"asked": ConfigRecord(asdict(open_node(context.node_config).ask(lead)))})
-
-        return _replied(message, asked)
-
-    @app.query("seal")  # type: ignore[untyped-decorator]
-    def seal(message: Message, context: Context) -> Message:
-        def sealed() -> RecordDict:
-            requests = {name: KeyRequest(**record) for name, record in message.content.config_records.items()}
-            return RecordDict({"sealed": ConfigRecord(open_node(context.node_config).seal(requests))})
-
-        return _replied(message, sealed)
-
-    @app.query("open")  # type: ignore[untyped-decorator]
-    def take(message: Message, context: Context) -> Message:
-        record = message.content.config_records["sealed"]
-
-        def opened() -> RecordDict:
-            open_node(context.node_config).open(record["secrets"], record["lead"])
-            return RecordDict({"opened": ConfigRecord({})})
-
-        return _replied(message, opened)
-
-    @app.train("step")  # type: ignore[untyped-decorator]
-    def step(message: Message, context: Context) -> Message:
-        return _replied(
-            message, lambda: to_records(open_node(context.node_config).answer(from_records(message.content)))
-        )
+    @app.train()  # type: ignore[untyped-decorator]
+    def train(message: Message, context: Context) -> Message:
+        return reply_to(message, lambda: answer(open_node(context.node_config), message.content))
 
     return app
 
 
-def _replied(message: Message, work: Callable[[], RecordDict]) -> Message:
-    """A reply; on an error, with only a message that the server may see, not a stack trace."""
+def reply_to(message: Message, work: Callable[[], RecordDict]) -> Message:
+    """A node's reply; on an error, with only a message that the server may see, not a stack trace."""
     with timed_log():
         content = _content(work)
     return Message(content, reply_to=message)
+
+
+def answer(node: Node, content: RecordDict) -> RecordDict:
+    """A node's answer to a message of one of the protocol's stages."""
+    records = content.config_records
+    match stage_of(content):
+        case "who":
+            return RecordDict({"who": ConfigRecord(node.card())})
+        case "ask":
+            return RecordDict({"asked": ConfigRecord(asdict(node.ask(records["lead"]["public"])))})
+        case "seal":
+            requests = {name: KeyRequest(**record) for name, record in records.items() if name != MARK}
+            return RecordDict({"sealed": ConfigRecord(node.seal(requests))})
+        case "open":
+            node.open(records["sealed"]["secrets"], records["sealed"]["lead"])
+            return RecordDict({"opened": ConfigRecord({})})
+        case "step":
+            return to_records(node.answer(from_records(content)))
+        case stage:
+            raise ProtocolError(f"this node answers messages of a ParaAegis server only, got stage {stage!r}")
 
 
 def _content(work: Callable[[], RecordDict]) -> RecordDict:

@@ -1,4 +1,8 @@
-"""Convert our messages' frames to Flower records: each frame is an array of raw bytes, which Flower splits up."""
+"""Our messages as Flower records: each frame is an array of raw bytes, which Flower splits up.
+
+The protocol's have Flower's type "train"; the record MARK names the stage. A client's mods see only messages for
+functions that its app has registered, and every app has one for training.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,19 @@ from paraaegis.errors import ProtocolError
 from paraaegis.protocol.messages import Frames
 
 _RAW = "raw.bytes"
+TYPE, EVALUATE = "train", "evaluate"  # of Flower's messages
+MARK, FRAMES = "paraaegis:stage", "frames"  # names of records; no client's name has a colon
+
+
+def marked(stage: str, content: RecordDict) -> RecordDict:
+    """The content of a message of this stage: "who", "ask", "seal", "open", "step" or, in a drop-in, "evaluate"."""
+    content[MARK] = ConfigRecord({"stage": stage})
+    return content
+
+
+def stage_of(content: RecordDict) -> str:
+    """The stage that a message is marked with; empty without a mark."""
+    return str(content.config_records[MARK].get("stage", "")) if MARK in content.config_records else ""
 
 
 def to_records(frames: Frames) -> RecordDict:
@@ -16,15 +33,15 @@ def to_records(frames: Frames) -> RecordDict:
         f"{number:06d}": Array("uint8", (memoryview(frame).nbytes,), _RAW, bytes(frame))
         for number, frame in enumerate(frames)
     }
-    return RecordDict({"frames": ArrayRecord(arrays)})
+    return RecordDict({FRAMES: ArrayRecord(arrays)})
 
 
 def from_records(content: RecordDict) -> Frames:
     """The frames that `to_records` stored; raises the error if a client sent one instead."""
     from_error(content)
-    if "frames" not in content.array_records:
+    if FRAMES not in content.array_records:
         raise ProtocolError("got a message without frames")
-    arrays = content.array_records["frames"]
+    arrays = content.array_records[FRAMES]
     return tuple(arrays[name].data for name in sorted(arrays))
 
 

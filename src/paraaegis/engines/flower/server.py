@@ -10,7 +10,7 @@ import msgspec
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from paraaegis.engines.flower.frames import error_in, from_error, from_records, to_records
+from paraaegis.engines.flower.frames import TYPE, error_in, from_error, from_records, marked, to_records
 from paraaegis.engines.flower.log import timed_log
 from paraaegis.engines.spool import spooled
 from paraaegis.engines.transport import States
@@ -95,26 +95,23 @@ class FlowerTransport:
         others, lead_public = [client for client in clients if client != lead], self._cards[lead].public
         self._say(f"{lead} seals the federation's secrets to {', '.join(others)}")
         question = RecordDict({"lead": ConfigRecord({"public": lead_public})})
-        answers = self._ask(dict.fromkeys(others, question), "query.ask")
+        answers = self._ask(dict.fromkeys(others, question), "ask")
         requests = {client: content.config_records["asked"] for client, content in answers.items()}
-        sealed = self._ask({lead: RecordDict(requests)}, "query.seal")[lead]
+        sealed = self._ask({lead: RecordDict(requests)}, "seal")[lead]
         packets = {
             client: RecordDict({"sealed": ConfigRecord({"secrets": secrets, "lead": lead_public})})
             for client, secrets in sealed.config_records["sealed"].items()
         }
-        self._ask(packets, "query.open")
+        self._ask(packets, "open")
 
-    def _ask(self, contents: Mapping[str, RecordDict], kind: str) -> dict[str, RecordDict]:
+    def _ask(self, contents: Mapping[str, RecordDict], stage: str) -> dict[str, RecordDict]:
         """Carry out an exchange that every client must answer."""
         present = self._present()
         if gone := sorted(set(contents) - set(present)):
             raise ProtocolError(
                 f"{', '.join(gone)} disconnected before enrolment; start the run again when they are back"
             )
-        messages = (
-            (client, Message(content, present[client], kind, ttl=self._deadline))
-            for client, content in contents.items()
-        )
+        messages = ((client, self._message(present[client], stage, content)) for client, content in contents.items())
         answers: dict[str, RecordDict] = {}
         for client, content, error in self._exchange(messages, time.monotonic() + self._deadline):
             if content is None:
@@ -125,6 +122,9 @@ class FlowerTransport:
         if missing := sorted(set(contents) - set(answers)):
             raise ProtocolError(f"{', '.join(missing)} did not answer within {self._deadline:.0f} s")
         return answers
+
+    def _message(self, node: int, stage: str, content: RecordDict) -> Message:
+        return Message(marked(stage, content), node, TYPE, ttl=self._deadline)
 
     def checkpoint(self) -> States:
         """See Transport: nodes keep the states of their clients."""
@@ -142,7 +142,7 @@ class FlowerTransport:
             if client not in present:
                 yield Reply(client, error="its node is not connected", lost=True, sent=False)
         yield from self._replies(
-            (client, Message(to_records(frames), present[client], "train.step", ttl=self._deadline))
+            (client, self._message(present[client], "step", to_records(frames)))
             for client, frames in exchange.messages.items()
             if client in present
         )
@@ -187,7 +187,7 @@ class FlowerTransport:
         """
         connected = set(self._grid.get_node_ids())
         new = sorted(connected - set(self._names) - set(self._asked.values()))
-        questions = [Message(RecordDict(), node, "query.who", ttl=self._deadline) for node in new]
+        questions = [self._message(node, "who", RecordDict()) for node in new]
         if questions:
             self._asked |= dict(zip(self._grid.push_messages(questions), new, strict=True))
         until = time.monotonic() + min(INTRODUCTION, self._deadline)

@@ -1,0 +1,182 @@
+"""A silo's node in front of an existing Flower app: the app's training function is its learner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from paraaegis.config import PASSED, Config
+from paraaegis.crypto.keys import save_keys, write_secret
+from paraaegis.deploy.node import DeployedClient, load_resolved
+from paraaegis.engines.flower.mod import AppTraining
+from paraaegis.errors import ConfigError, LearnerError, ProtocolError, RunError
+from paraaegis.files import write_whole
+from paraaegis.privacy.ledger import METRICS, releases_of
+from paraaegis.runs.assemble import simulated_keys
+from paraaegis.runs.metrics_log import MetricsLog
+from paraaegis.types import Arrays, Learner, Metrics, Vector
+
+SETTING = "paraaegis"  # the key of a node's --node-config that names its folder; and -name, its name
+
+
+def load_for_app(path: Path) -> Config:
+    """A configuration of a federation whose learners are Flower apps."""
+    config = load_resolved(path)
+    if config.learner:
+        raise ConfigError(
+            f"learner is {config.learner!r} in {path}, but here the app's training function is the learner"
+        )
+    return msgspec.structs.replace(config, learner=PASSED)
+
+
+class AppLearner:
+    """The app's training function as a learner.
+
+    How many examples it uses is known only after it has trained once. So it does when its node introduces itself, on
+    the first model; the first round uses the result. `kept` is the file that holds both models until then.
+    """
+
+    def __init__(self, training: AppTraining, kept: Path) -> None:
+        self._training, self._kept = training, kept
+
+    @cached_property
+    def _first(self) -> Arrays:
+        sent = self._training.model
+        if self._kept.exists():
+            with np.load(self._kept, allow_pickle=False) as stored:
+                first = dict(stored)
+            if sent is None or np.array_equal(sent, first["initial"]):
+                return first
+        if sent is None:
+            raise RunError(f"{self._kept} is missing; restart the node, so that it introduces itself again")
+        trained, examples, _ = self._training.train(sent)
+        first = {"initial": sent, "trained": trained, "examples": np.asarray(examples)}
+        self._keep(first)
+        return first
+
+    def _keep(self, first: Arrays) -> None:
+        write_whole(self._kept, lambda file: np.savez(file, **first), mode=0o600)
+
+    @property
+    def samples(self) -> int:
+        """How many examples the app trains on."""
+        return int(self._first["examples"])
+
+    def initial(self) -> Vector:
+        """The server's first model."""
+        initial: Vector = self._first["initial"]
+        return initial
+
+    def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:  # noqa: ARG002
+        """What the app makes of the model."""
+        first = self._first
+        if "trained" in first and np.array_equal(weights, first["initial"]):
+            self._keep({name: array for name, array in first.items() if name != "trained"})
+            return first["trained"], {}
+        trained, examples, metrics = self._training.train(weights)
+        if examples != self.samples:
+            self._kept.unlink()
+            raise LearnerError(
+                f"the app trained on {examples} examples and on {self.samples} when this node introduced itself; "
+                "restart the node and the run, so that all clients agree on weights again"
+            )
+        return trained, metrics
+
+    def apply(self, weights: Vector, delta: Vector) -> Vector:  # noqa: ARG002
+        """The server's model: its strategy decides what to make of the mean update."""
+        model = self._training.model
+        if model is None:
+            raise ProtocolError("got the sum of a round without the model that the server made of it")
+        return model
+
+    def evaluate(self, weights: Vector) -> Metrics:  # noqa: ARG002
+        """Nothing: the app evaluates when the server's strategy asks for it."""
+        return {}
+
+    def state(self) -> Arrays:
+        """Nothing: the app keeps its own state."""
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def save(self, path: Path, weights: Vector) -> None:
+        """Write the arrays of a model, by name."""
+        arrays = self._training.arrays(weights)
+        write_whole(path.with_suffix(".npz"), lambda file: np.savez(file, **arrays))
+
+
+@dataclass
+class AppNode(DeployedClient):
+    """One silo whose learner is a Flower app."""
+
+    training: AppTraining | None = None
+
+    def _load(self, path: Path) -> Config:
+        return load_for_app(path)
+
+    @cached_property
+    def _made(self) -> Learner:
+        if self.training is None:
+            raise ConfigError("this node needs an app to train with")
+        return AppLearner(self.training, self.folder / "first.npz")
+
+    def allowed(self, metrics: Metrics, run: str, number: int) -> Metrics:
+        """The metrics of an evaluation that the server may see, recorded in the ledger."""
+        MetricsLog(self.folder / "metrics.jsonl").of(run=run)("evaluate", number, metrics)
+        if not metrics or "metrics" not in self._report_fields(self.config):
+            return {}
+        self._ledger(self.config).record(releases_of([METRICS], self.name, number, simulated=self.simulation, run=run))
+        return metrics
+
+
+@contextmanager
+def open_app_node(settings: Mapping[str, Any], training: AppTraining) -> Iterator[AppNode]:
+    """The node of the folder that the --node-config names."""
+    if not settings.get(SETTING):
+        raise ConfigError(
+            f"start this node with --node-config '{SETTING}=\"/path/to/its/folder\"', the folder with its config.toml "
+            "and keys; in Flower's simulation, use protect(simulate=True)"
+        )
+    folder = Path(str(settings[SETTING]))
+    yield AppNode(str(settings.get(f"{SETTING}-name") or folder.name), folder, training=training)
+
+
+@contextmanager
+def open_simulated_node(
+    settings: Mapping[str, Any], files: MutableMapping[str, bytes], text: str, training: AppTraining
+) -> Iterator[AppNode]:
+    """A node of Flower's simulation, with keys that anyone can derive.
+
+    `files` are those of its folder by path, which the simulation keeps between messages; `text` is the configuration
+    that the server sent, for the first message.
+    """
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_secret(folder / name, content)
+        path = folder / "config.toml"
+        if not path.exists():
+            path.write_text(text)
+        config = load_for_app(path)
+        name = config.names[int(settings["partition-id"])]
+        if not (folder / "keys").exists():
+            keys, privates = simulated_keys(config)
+            save_keys(folder / "keys", keys)
+            write_secret(folder / "identity", privates[name])
+        try:
+            yield AppNode(name, folder, simulation=True, training=training)
+        finally:
+            files.clear()
+            for path in folder.rglob("*"):
+                if path.is_file():
+                    files[str(path.relative_to(folder))] = path.read_bytes()
