@@ -14,10 +14,11 @@ from paraaegis.crypto.ring import draw, fields, multiply, transform
 from paraaegis.crypto.rlwe_chunks import products
 from paraaegis.crypto.rlwe_profiles import COEFFICIENTS, write_digits
 from paraaegis.crypto.shuffle import secret_order
-from paraaegis.crypto.streams import keystream
+from paraaegis.crypto.streams import SLACK, reusing
 from paraaegis.fixed_point import to_fixed_point
 
 SEED, CLIENTS = bytes(32), 10
+MEMORY = np.empty(8 * COEFFICIENTS + SLACK, np.uint8)
 
 
 def ns(work, values, repeats=40):
@@ -48,18 +49,18 @@ def steps_of(profile):
     `AES` and `copy` are limits of the machine: the key stream that `draw` and `error` use, 16 bytes a coefficient, and
     reading values of 4 bytes and writing the packed bytes, from and to memory instead of cache.
     """
-    secret, steps, stream = transform(rlwe.new_secret()), values_of(profile.chunk), keystream(SEED)
+    secret, steps, stream = transform(rlwe.new_secret()), values_of(profile.chunk), reusing(SEED, MEMORY)
     whole, digits = np.zeros((2, COEFFICIENTS), np.uint32), np.zeros((2, COEFFICIENTS), np.uint32)
-    field, out, span = fields()[0], np.empty(packed_size(COEFFICIENTS), np.uint8), slice(0, COEFFICIENTS)
+    field, out = fields()[0], np.empty(packed_size(COEFFICIENTS), np.uint8)
     works = {
         "draw": lambda: [draw(stream, row, each.prime) for row, each in zip(whole, fields(), strict=True)],
         "transform": lambda: [multiply(row, secret[0], field) for row in whole],
         "mask": lambda: products(SEED, 0, COEFFICIENTS, secret),
         "error": lambda: add_errors(stream, digits[0]),
-        "message": lambda: write_digits(profile, steps, span, *digits),
+        "message": lambda: write_digits(profile, steps, *digits),
         "reduce": lambda: mask(whole, *digits, profile.offset),
         "pack": lambda: pack(whole, COEFFICIENTS, out),
-        "AES": lambda: sum(len(stream(1 << 16)) for _ in range(16 * COEFFICIENTS >> 16)),
+        "AES": lambda: [stream(8 * COEFFICIENTS) for _ in range(2)],
     }
     return {name: ns(work, profile.chunk) for name, work in works.items()}
 

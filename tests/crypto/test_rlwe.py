@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import rlwe_by_hand as hand
+from paraaegis.crypto import rlwe_chunks
+from paraaegis.crypto.residues import add_errors
 from paraaegis.crypto.ring import MODULUS
 from paraaegis.crypto.rlwe import PROFILES, SECRET, RlweSum, decrypt, encrypt, new_secret, rounded
 from paraaegis.fixed_point import STEP
@@ -129,7 +131,9 @@ def test_the_reach_leaves_room_for_the_largest_error_and_no_more():
 def test_the_largest_errors_of_24_clients_leave_the_largest_sum_exact(monkeypatch):
     """Errors of 21 each with the sign that hurts: a stream of ones, or of zeros."""
     for octet in (b"\0", b"\xff"):
-        monkeypatch.setattr("paraaegis.crypto.rlwe.keystream", lambda _, octet=octet: lambda size: octet * size)
+        stream = lambda size, octet=octet: octet * size  # noqa: E731
+        monkeypatch.setattr("paraaegis.crypto.rlwe.keystream", lambda _, stream=stream: stream)
+        monkeypatch.setattr(rlwe_chunks, "add_errors", lambda _, totals, stream=stream: add_errors(stream, totals))
         monkeypatch.setattr("paraaegis.crypto.rlwe._check_errors", lambda *_: None)
         for profile in PROFILES.values():
             for sign in (1, -1):

@@ -26,7 +26,6 @@ ERROR_BITS = 42  # random bits of one error
 BOUND = ERROR_BITS // 2  # the largest absolute value of one error
 SCALE_BITS = 10  # messages are multiplied by 2^10; summed errors must stay below half of that
 DIGIT_BITS = 20  # bits of a message's lower digit
-_PIECE = 1 << 13  # 64-bit words drawn at once, as in ring.py
 _TOP = np.uint32(BITS - 2)  # where the two bits of the last plane stand in r2
 _LOW = np.uint32((1 << BITS) - 1)
 _BELOW = np.uint64((1 << ERROR_BITS) - 1)
@@ -53,14 +52,12 @@ def readonly(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def add_errors(stream: Callable[[int], bytes], totals: Words) -> None:
+def add_errors(stream: Callable[[int], Buffer], totals: Words) -> None:
     """Add to each total an error plus 21: how many of the low 42 bits of the stream's next 64-bit word are ones.
 
     An error is a centred binomial of 21 + 21 bits: within ±21, of variance 10.5.
     """
-    for start in range(0, totals.size, _PIECE):
-        part = totals[start : start + _PIECE]
-        compiled(_add_errors)(np.frombuffer(stream(8 * part.size), dtype="<u8"), part)
+    compiled(_add_errors)(readonly(np.frombuffer(stream(8 * totals.size), dtype="<u8")), totals)
 
 
 def binomials(stream: Callable[[int], bytes], count: int) -> NDArray[np.int64]:

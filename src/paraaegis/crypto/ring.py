@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.compiled import compiled
+from paraaegis.types import Buffer
 
 Words: TypeAlias = NDArray[np.uint32]
 
@@ -33,7 +34,6 @@ BITS = 25
 LAZY = 64  # a product's residues are below LAZY·p
 _BLOCK = 64  # rows that the first levels of an inverse transform combine
 _TILE = 256  # neighbours that the other levels process at once; with their 32 rows they fit in the first cache
-_PIECE = 1 << 14  # words drawn at once: larger buffers are fresh pages each time, which take longer than the cipher
 
 
 @dataclass(frozen=True)
@@ -95,22 +95,25 @@ def transform(polynomial: NDArray[np.int64]) -> tuple[Factors, ...]:
     return tuple(prepared)
 
 
-def draw(stream: Callable[[int], bytes], values: Words, prime: int) -> None:
+def draw(stream: Callable[[int], Buffer], values: Words, prime: int) -> None:
     """Fill `values` with uniform residues from a stream of bytes.
 
     Each place takes a little-endian 32-bit word of the stream and keeps its top 25 bits. While places hold p or more,
     each of them takes another word, in ascending order of place.
     """
-    for start in range(0, values.size, _PIECE):
-        _top_bits(stream, values[start : start + _PIECE])
-    while (rejected := np.flatnonzero(values >= prime)).size:
-        again = np.empty(rejected.size, dtype=np.uint32)
-        _top_bits(stream, again)
+    places = np.empty(values.size, dtype=np.uint32)
+    rejected = places[: compiled(_top_bits)(_words(stream, values.size), values, places, prime)]
+    while rejected.size:
+        again, kept = np.empty(rejected.size, dtype=np.uint32), np.empty(rejected.size, dtype=np.uint32)
+        count = compiled(_top_bits)(_words(stream, rejected.size), again, kept, prime)
         values[rejected] = again
+        rejected = rejected[kept[:count]]
 
 
-def _top_bits(stream: Callable[[int], bytes], values: Words) -> None:
-    np.right_shift(np.frombuffer(stream(4 * values.size), dtype="<u4"), 32 - BITS, out=values)
+def _words(stream: Callable[[int], Buffer], count: int) -> NDArray[np.uint32]:
+    words = np.frombuffer(stream(4 * count), dtype="<u4")
+    words.flags.writeable = False  # loops are compiled once for these and once for writable arrays
+    return words
 
 
 def multiply(values: Words, by: Factors, field: Field) -> None:
@@ -121,6 +124,18 @@ def multiply(values: Words, by: Factors, field: Field) -> None:
     inverses = field.inverses.words, field.inverses.quotients
     compiled(_products)(values, by.words, by.quotients, *inverses, field.prime)
     compiled(_columns)(values, *inverses, field.prime)
+
+
+def _top_bits(words: Any, values: Any, places: Any, prime: Any) -> Any:
+    """Keep the top bits of each word, and list the places where these are no residue. Returns how many there are."""
+    p, count = np.uint32(prime), 0
+    for i in range(words.size):
+        x = words[i] >> np.uint32(32 - BITS)
+        values[i] = x
+        if x >= p:  # on public numbers
+            places[count] = i
+            count += 1
+    return count
 
 
 def _forward(values: Any, powers: Any, quotients: Any, prime: Any) -> None:

@@ -81,7 +81,7 @@ def encrypt(
 
     def work(index: int, span: slice) -> Blob:
         masks, errors = products(seed, index, counts[index], transformed), derive(entropy, "rlwe errors", index)
-        encrypt_chunk(profile, _contiguous(steps[span]), masks, keystream(errors), parts[index])
+        encrypt_chunk(profile, _contiguous(steps[span]), masks, errors, parts[index])
         return Blob(parts[index].data)
 
     return tuple(parallel_map(work, slices(steps.size, profile.chunk)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -13,13 +12,10 @@ from paraaegis.crypto.kdf import derive
 from paraaegis.crypto.residues import add_errors, lift, mask, pack, unpack
 from paraaegis.crypto.ring import DEGREE, Factors, Words, draw, fields, multiply
 from paraaegis.crypto.rlwe_profiles import COEFFICIENTS, Profile, read_values, write_digits
-from paraaegis.crypto.streams import keystream
-from paraaegis.fixed_point import slices
+from paraaegis.crypto.streams import SLACK, reusing
 from paraaegis.types import Blob, FixedPoint
 
 Transform: TypeAlias = tuple[Factors, ...]  # of a secret, modulo each prime
-
-_PIECE = 1 << 15  # coefficients that get their messages and errors at once
 
 
 class _Space(threading.local):
@@ -28,7 +24,8 @@ class _Space(threading.local):
     def __init__(self) -> None:
         self.products = np.empty((2, COEFFICIENTS), dtype=np.uint32)
         self.pairs = np.empty((2, COEFFICIENTS), dtype=np.uint32)
-        self.digits = np.empty((2, _PIECE), dtype=np.uint32)
+        self.digits = np.empty((2, COEFFICIENTS), dtype=np.uint32)
+        self.stream = np.empty(8 * COEFFICIENTS + SLACK, dtype=np.uint8)
         self.messages = np.empty(COEFFICIENTS, dtype=np.int64)
 
 
@@ -44,7 +41,7 @@ def products(seed: bytes, index: int, count: int, transformed: Transform) -> Wor
     number of polynomials. See `ring.draw` and `ring.transform`.
     """
     polynomials = -(-count // DEGREE)
-    stream = keystream(derive(seed, "rlwe public", index, polynomials))
+    stream = reusing(derive(seed, "rlwe public", index, polynomials), _space.stream)
     result = _space.products[:, : polynomials * DEGREE]
     for values, by, field in zip(result, transformed, fields(), strict=True):
         draw(stream, values, field.prime)
@@ -52,16 +49,13 @@ def products(seed: bytes, index: int, count: int, transformed: Transform) -> Wor
     return result
 
 
-def encrypt_chunk(
-    profile: Profile, steps: FixedPoint, masks: Words, errors: Callable[[int], bytes], out: NDArray[np.uint8]
-) -> None:
-    """Add a chunk's messages, and errors drawn from a stream, to its masks and write the sums to `out`."""
+def encrypt_chunk(profile: Profile, steps: FixedPoint, masks: Words, errors: bytes, out: NDArray[np.uint8]) -> None:
+    """Add a chunk's messages, and errors drawn under a key, to its masks and write the sums to `out`."""
     count = profile.coefficients(steps.size)
-    for span in slices(count, _PIECE):
-        low, high = _space.digits[:, : span.stop - span.start]
-        write_digits(profile, steps, span, low, high)
-        add_errors(errors, low)
-        mask(masks[:, span], low, high, profile.offset)
+    low, high = _space.digits[:, :count]
+    write_digits(profile, steps, low, high)
+    add_errors(reusing(errors, _space.stream), low)
+    mask(masks[:, :count], low, high, profile.offset)
     pack(masks, count, out)
 
 

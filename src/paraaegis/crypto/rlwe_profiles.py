@@ -126,20 +126,20 @@ def _fitting(peak: int, clients: int) -> str:
     )
 
 
-def write_digits(profile: Profile, steps: FixedPoint, span: slice, low: Words, high: Words) -> None:
-    """Write the messages of a chunk's coefficients `span` as digits: message·2^10 + offset = low + high·2^30.
+def write_digits(profile: Profile, steps: FixedPoint, low: Words, high: Words) -> None:
+    """Write the messages of a chunk's coefficients as digits: message·2^10 + offset = low + high·2^30.
 
     With two lanes, coefficient i of n holds values i and n + i, each rounded, the former in its lower digit; a last
     coefficient may lack the latter, which counts as zero.
     """
     if profile.lanes == 1:
-        compiled(_halves)(readonly(steps[span]), low, high)
+        compiled(_halves)(readonly(steps), low, high)
         return
     count = -(-steps.size // 2)
-    second = steps[count:][span]
+    second = steps[count:]
     high[second.size :] = _HALF
     shift = profile.unit.bit_length() - 1
-    compiled(_digits)(readonly(steps[:count][span]), low, shift, SCALE_BITS)
+    compiled(_digits)(readonly(steps[:count]), low, shift, SCALE_BITS)
     compiled(_digits)(readonly(second), high, shift, 0)
 
 

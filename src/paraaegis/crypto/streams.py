@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
 from randomgen import AESCounter
+
+SLACK = 15  # bytes that a cipher wants beyond its output
 
 
 def keystream(key: bytes, block: int = 0) -> Callable[[int], bytes]:
@@ -17,6 +21,26 @@ def keystream(key: bytes, block: int = 0) -> Callable[[int], bytes]:
     """
     cipher = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
     return lambda size: cipher.update(bytes(size))
+
+
+def reusing(key: bytes, memory: NDArray[np.uint8]) -> Callable[[int], memoryview]:
+    """Like `keystream`, but every result is in the same memory, and valid until the next one.
+
+    Fresh memory for each would take longer than the cipher. `memory` needs `SLACK` bytes more than a result.
+    """
+    cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    room = memory.data
+
+    def take(size: int) -> memoryview:
+        cipher.update_into(_zeros(memory.size)[:size], room[: size + SLACK])
+        return room[:size]
+
+    return take
+
+
+@cache
+def _zeros(size: int) -> memoryview:
+    return memoryview(bytes(size))
 
 
 def keyed(key: bytes) -> np.random.Generator:

@@ -24,17 +24,16 @@ from paraaegis.runs.assemble import simulated_keys
 from paraaegis.runs.metrics_log import MetricsLog
 from paraaegis.types import Arrays, Learner, Metrics, Vector
 
-SETTING = "paraaegis"  # the key of a node's --node-config that names its folder; and -name, its name
+SETTING = "paraaegis"  # the key of a --node-config that names the folder; `name` there is the silo's, if it differs
 
 
 def load_for_app(path: Path) -> Config:
     """A configuration of a federation whose learners are Flower apps."""
     config = load_resolved(path)
     if config.learner:
-        raise ConfigError(
-            f"learner is {config.learner!r} in {path}, but here the app's training function is the learner"
-        )
-    return msgspec.structs.replace(config, learner=PASSED)
+        raise ConfigError(f"remove learner = {config.learner!r} from {path}: the app's own function is the learner")
+    federation = msgspec.structs.replace(config.federation, history=1)  # only peers know the models of missed rounds
+    return msgspec.structs.replace(config, learner=PASSED, federation=federation)
 
 
 class AppLearner:
@@ -46,6 +45,7 @@ class AppLearner:
 
     def __init__(self, training: AppTraining, kept: Path) -> None:
         self._training, self._kept = training, kept
+        self.samples = int(self._first["examples"])
 
     @cached_property
     def _first(self) -> Arrays:
@@ -63,12 +63,7 @@ class AppLearner:
         return first
 
     def _keep(self, first: Arrays) -> None:
-        write_whole(self._kept, lambda file: np.savez(file, **first), mode=0o600)
-
-    @property
-    def samples(self) -> int:
-        """How many examples the app trains on."""
-        return int(self._first["examples"])
+        write_whole(self._kept, lambda file: np.savez(file, allow_pickle=False, **first), mode=0o600)
 
     def initial(self) -> Vector:
         """The server's first model."""
@@ -111,7 +106,7 @@ class AppLearner:
     def save(self, path: Path, weights: Vector) -> None:
         """Write the arrays of a model, by name."""
         arrays = self._training.arrays(weights)
-        write_whole(path.with_suffix(".npz"), lambda file: np.savez(file, **arrays))
+        write_whole(path.with_suffix(".npz"), lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
 @dataclass
@@ -147,7 +142,8 @@ def open_app_node(settings: Mapping[str, Any], training: AppTraining) -> Iterato
             "and keys; in Flower's simulation, use protect(simulate=True)"
         )
     folder = Path(str(settings[SETTING]))
-    yield AppNode(str(settings.get(f"{SETTING}-name") or folder.name), folder, training=training)
+    name, simulation = str(settings.get("name") or folder.name), bool(settings.get("simulation", False))
+    yield AppNode(name, folder, simulation, training)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from paraaegis.protocol.messages import Frames
 
 _RAW = "raw.bytes"
 TYPE, EVALUATE = "train", "evaluate"  # of Flower's messages
-MARK, FRAMES = "paraaegis:stage", "frames"  # names of records; no client's name has a colon
+OURS = "paraaegis:"  # begins the names of our records; no client's name has a colon
+MARK, FRAMES, CONFIG = f"{OURS}stage", f"{OURS}frames", f"{OURS}config"
 
 
 def marked(stage: str, content: RecordDict) -> RecordDict:

@@ -6,20 +6,21 @@ function returns, the number of examples and, if the node's configuration allows
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from paraaegis.engines.flower.arrays import check_form, to_arrays, to_vector
 from paraaegis.engines.flower.client import Node, answer, reply_to
-from paraaegis.engines.flower.frames import EVALUATE, FRAMES, MARK, TYPE, stage_of
+from paraaegis.engines.flower.frames import CONFIG, EVALUATE, MARK, OURS, TYPE, stage_of
 from paraaegis.errors import LearnerError, ProtocolError
 from paraaegis.types import Arrays, Metrics, Vector
 
-__all__ = ["EXAMPLES", "AppTraining", "Mod", "OpenNode", "make_mod"]
+__all__ = ["EXAMPLES", "AppTraining", "Context", "Mod", "Protect", "RecordDict", "files_in", "sent_config"]
 
+FILES = f"{OURS}files"
 EXAMPLES = "num-examples"  # the metric under which Flower's apps return how many examples they used
 CallNext: TypeAlias = Callable[[Message, Context], Message]
 Mod: TypeAlias = Callable[[Message, Context, CallNext], Message]
@@ -77,10 +78,17 @@ class AppTraining:
         return to_vector(trained), _examples(metrics), metrics
 
 
-def make_mod(open_node: OpenNode) -> Mod:
-    """A mod that answers training and evaluation messages; `open_node` opens its node for one message."""
+class Protect:
+    """A mod that answers training and evaluation messages; `open_node` opens its node for one message.
 
-    def protect(message: Message, context: Context, call_next: CallNext) -> Message:
+    A class, since a simulation would copy a nested function with all that its module has loaded for every message.
+    """
+
+    def __init__(self, open_node: OpenNode) -> None:
+        self._open_node = open_node
+
+    def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
+        """Answer one message."""
         content, kind = message.content, message.metadata.message_type
 
         def call(own: RecordDict) -> RecordDict:
@@ -93,12 +101,10 @@ def make_mod(open_node: OpenNode) -> Mod:
         def work() -> RecordDict:
             if kind not in (TYPE, EVALUATE):
                 raise ProtocolError(f"this node answers {TYPE!r} and {EVALUATE!r} messages only, got {kind!r}")
-            with open_node(content, context, AppTraining(content, call)) as node:
+            with self._open_node(content, context, AppTraining(content, call)) as node:
                 return answer(node, content) if kind == TYPE else _evaluated(node, content, call)
 
         return reply_to(message, work)
-
-    return protect
 
 
 def _evaluated(node: AppNode, content: RecordDict, call: Callable[[RecordDict], RecordDict]) -> RecordDict:
@@ -114,9 +120,19 @@ def _evaluated(node: AppNode, content: RecordDict, call: Callable[[RecordDict], 
     return RecordDict({"metrics": MetricRecord({**passing, EXAMPLES: examples})})
 
 
+def sent_config(content: RecordDict) -> str:
+    """The configuration that the server sends with the first message; only nodes of a simulation use it."""
+    return str(content.config_records[CONFIG]["toml"]) if CONFIG in content.config_records else ""
+
+
+def files_in(state: RecordDict) -> MutableMapping[str, bytes]:
+    """The files that a simulated node keeps between messages, by path."""
+    return cast("MutableMapping[str, bytes]", state.config_records.setdefault(FILES, ConfigRecord()))
+
+
 def own_part(content: RecordDict) -> RecordDict:
     """A message's content without what ParaAegis added to it."""
-    return RecordDict({name: record for name, record in content.items() if name not in (MARK, FRAMES)})
+    return RecordDict({name: record for name, record in content.items() if not name.startswith(OURS)})
 
 
 def _numbers(content: RecordDict) -> Metrics:

@@ -32,10 +32,13 @@ QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHO
 
 
 class FlowerProcesses:
-    """A SuperLink and SuperNodes, one node per client folder. Stopped when the context exits."""
+    """A SuperLink and SuperNodes, one node per client folder, which a `setting` of its --node-config names.
 
-    def __init__(self, folder: Path, nodes: Mapping[str, Path]) -> None:
-        self._folder, self.nodes = folder.resolve(), dict(nodes)
+    Stopped when the context exits.
+    """
+
+    def __init__(self, folder: Path, nodes: Mapping[str, Path], setting: str = "folder") -> None:
+        self._folder, self.nodes, self._setting = folder.resolve(), dict(nodes), setting
         self._port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # Flower runs its tools
@@ -97,7 +100,7 @@ class FlowerProcesses:
 
     def start_node(self, name: str) -> None:
         """Start a SuperNode for a client's name and folder."""
-        config = f'name="{name}" folder="{self.nodes[name].resolve()}" simulation=true'
+        config = f'name="{name}" {self._setting}="{self.nodes[name].resolve()}" simulation=true'
         options = ["--root-certificates", self.authority, "--auth-supernode-private-key", self.keys[name][0]]
         ports = ["--superlink", f"{HOST}:{self._port}", "--port", free_port()]
         self._start(name, [_tool("flower-supernode"), *ports, *options, "--node-config", config])

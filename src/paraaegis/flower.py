@@ -1,0 +1,186 @@
+"""For an existing Flower app: `protect()`, a mod for its ClientApp, and `ParaAegis`, which wraps its strategy.
+
+    app = ClientApp(mods=[protect()])                                       # client_app.py
+    strategy = ParaAegis(FedAdam(), config="paraaegis.toml")                # server_app.py
+    result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=50)
+
+The app's own functions stay as they are (docs/flower-app.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paraaegis.config import Config
+from paraaegis.deploy.app_node import load_for_app, open_app_node, open_simulated_node
+from paraaegis.deploy.flower_app import connector
+from paraaegis.engines.flower.log import timed_log
+from paraaegis.engines.flower.mod import AppNode, AppTraining, Context, Protect, RecordDict, files_in, sent_config
+from paraaegis.engines.flower.strategy import (
+    ArrayRecord,
+    Asked,
+    ConfigRecord,
+    Driven,
+    Grid,
+    MetricRecord,
+    ModelTransport,
+    Result,
+    ServedModel,
+    check_inner,
+)
+from paraaegis.engines.transport import States, Transport
+from paraaegis.errors import ConfigError, RunError
+from paraaegis.files import write_whole
+from paraaegis.methods import method_of
+from paraaegis.protocol.parameters import RunParameters
+from paraaegis.protocol.state import ServerState
+from paraaegis.runs.folder import RunFolder
+from paraaegis.runs.guarantees import RunGuarantees, run_guarantees
+from paraaegis.runs.run import carry_out
+from paraaegis.types import Metrics, Vector
+
+__all__ = ["ParaAegis", "protect"]
+_log = logging.getLogger(__name__)
+
+
+def protect(simulate: bool = False) -> Protect:
+    """A mod for a ClientApp, the first of its `mods`: its node then answers a `ParaAegis` strategy and no other.
+
+    The node's folder, with its own config.toml and keys, is named by the node's --node-config: 'paraaegis="/path"'.
+    `simulate` is for Flower's simulation, where nodes have no folders. It protects nobody: anyone can derive its keys.
+    """
+    return Protect(_open_simulated if simulate else _open)
+
+
+def _open(_content: RecordDict, context: Context, training: AppTraining) -> AbstractContextManager[AppNode]:
+    return open_app_node(context.node_config, training)
+
+
+def _open_simulated(content: RecordDict, context: Context, training: AppTraining) -> AbstractContextManager[AppNode]:
+    return open_simulated_node(context.node_config, files_in(context.state), sent_config(content), training)
+
+
+class ParaAegis(Driven):
+    """A strategy that gets the mean of the clients' updates and nothing else, and hands it to the `inner` strategy.
+
+    `config`: the federation's configuration, the same at every node; relative to the working folder or to the app.
+    `folder`: the run's folder; started again with the same one, an interrupted run continues.
+    """
+
+    def __init__(self, inner: Any, config: Path | str = "paraaegis.toml", folder: Path | str = "runs/flower") -> None:
+        super().__init__(inner)
+        self._path = _found(Path(config))
+        self.config: Config = load_for_app(self._path)
+        self.folder = RunFolder(Path(folder).resolve())
+        _check(self.config)
+        check_inner(inner, self.config.federation.clients)
+        method_of(self.config).check(self.config)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 0,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Carry out the run, with the parameters of Flower's `Strategy.start`.
+
+        `num_rounds` is that of the configuration, or 0. `timeout`: seconds to wait for the replies of one exchange.
+        """
+        rounds = self.config.federation.rounds
+        if num_rounds not in (0, rounds):
+            raise ConfigError(
+                f"start got num_rounds={num_rounds}, but federation.rounds is {rounds} in {self._path}, which every "
+                "node checks; make them equal"
+            )
+        train, evaluate = ConfigRecord(dict(train_config or {})), ConfigRecord(dict(evaluate_config or {}))
+        model = ServedModel(self.inner, Asked(initial_arrays, train, evaluate, evaluate_fn))
+        with timed_log(), self.folder.claimed(self.config, fresh=False):
+            self._run(model, ModelTransport(grid, timeout, self.config.federation.quorum, model, self._text))
+        return model.result
+
+    @property
+    def _text(self) -> str:
+        return self._path.read_text()
+
+    def _run(self, model: ServedModel, transport: ModelTransport) -> None:
+        stored = self.folder.restore()
+        if self.folder.read_result() is not None:
+            _log.info("%s holds a finished run", self.folder.path)
+        if stored is not None and (done := stored[0].number):
+            model.load(done, self._kept(done))
+        elif self.folder.read_result() is None:
+            model.evaluate_here(0)
+
+        def take(number: int, mean: Vector) -> Metrics:
+            model.take(number, mean)
+            write_whole(self._file(number), lambda file: np.savez(file, allow_pickle=False, **model.state()))
+            self._file(number - 2).unlink(missing_ok=True)
+            return model.evaluate(number, transport)
+
+        @contextmanager
+        def connect(state: ServerState, stored: States | None, over: bool) -> Iterator[tuple[RunParameters, Transport]]:
+            with connector(self.config, self.folder, transport)(state, stored, over) as (parameters, carried):
+                transport.run = parameters.run
+                yield parameters, carried
+
+        carry_out(self.config, self.folder, connect, on_mean=take)
+
+    def _file(self, number: int) -> Path:
+        """What the strategy remembers after a round: the model, and momentum and the like."""
+        return self.folder.path / f"strategy-{number:06d}.npz"
+
+    def _kept(self, number: int) -> dict[str, Any]:
+        try:
+            with np.load(self._file(number), allow_pickle=False) as kept:
+                return dict(kept)
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self._file(number)}, the model after round {number}, is missing or damaged") from error
+
+    def privacy_spent(self) -> RunGuarantees:
+        """What the configuration guarantees against each adversary once all of its rounds have taken place.
+
+        Every node keeps a ledger of what it released: `paraaegis privacy FOLDER` there.
+        """
+        return run_guarantees(self.config)
+
+    def report(self, path: Path | str = "report.html") -> Path:
+        """Write a page about the run; returns where it is."""
+        from paraaegis.report.collect import collect
+        from paraaegis.report.page import write_page
+
+        runs, problems = collect([self.folder.path])
+        write_page(runs, problems, Path(path))
+        return Path(path).resolve()
+
+
+def _found(path: Path) -> Path:
+    """A file in the working folder or, when Flower runs the app elsewhere, in the app's own folder."""
+    places = [path, Path(sys.path[0]) / path]
+    if (found := next((place for place in places if place.exists()), None)) is None:
+        raise ConfigError(f"no configuration at {' or '.join(str(place.resolve()) for place in places)}")
+    return found.resolve()
+
+
+def _check(config: Config) -> None:
+    """Refuse a configuration under which the server would not get the mean, or that has a server's step of its own."""
+    if config.protect.reveal != "server":
+        raise ConfigError(
+            "a strategy of Flower needs the mean update, so set protect.cipher = 'rlwe' and protect.reveal = 'server'. "
+            "If the server should learn neither updates nor sums, deploy ParaAegis itself (docs/deployment.md)"
+        )
+    if config.train.server_lr != 1.0:
+        raise ConfigError(
+            f"train.server_lr is {config.train.server_lr:g}, but here the strategy makes the step; use "
+            f"FedAvgM(server_learning_rate={config.train.server_lr:g})"
+        )
