@@ -110,7 +110,7 @@ class ServedModel:
         arrays, metrics = self._inner.aggregate_train(number, [Message(content, reply_to=self._instructions[number])])
         if arrays is None:
             raise RunError(f"{type(self._inner).__name__} made no model of the mean update of round {number}")
-        self.number, self.arrays = number, to_arrays(to_vector(arrays), before)
+        self.number, self.arrays = number, to_arrays(to_vector(arrays, before), before)
         self.result.arrays = self.arrays
         if metrics:
             self.result.train_metrics_clientapp[number] = metrics
