@@ -32,6 +32,7 @@ __all__ = [
     "Result",
     "ServedModel",
     "check_inner",
+    "is_simulation",
 ]
 
 ONLY_MEAN = (FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedProx)
@@ -61,6 +62,11 @@ def check_inner(inner: FedAvg, clients: int) -> None:
     most = max(inner.min_train_nodes, inner.min_available_nodes, inner.min_evaluate_nodes)
     if most > clients:
         raise ConfigError(f"{name} waits for {most} nodes, but federation.clients is {clients}")
+
+
+def is_simulation(grid: Grid) -> bool:
+    """Whether a grid is that of Flower's simulation, whose nodes are in this process."""
+    return type(grid).__name__ == "InMemoryGrid"
 
 
 class Asked(NamedTuple):
