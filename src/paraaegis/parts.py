@@ -39,7 +39,7 @@ class Part(ABC):
         return "grid"
 
     def per_ciphertext(self, config: Config) -> int:  # noqa: ARG002
-        """How many values are packed into one ciphertext; 0 if each is sent by itself, in four bytes."""
+        """How many values are packed into one ciphertext or pair of residues; 0 if each is sent in four bytes."""
         return 0
 
     @property
