@@ -34,7 +34,10 @@ WIDE = Field(2**31 - 1, np.dtype("<u4"))
 def field_of(row: Shares) -> Field:
     """The field that shares are from."""
     if row.dtype not in (NARROW.word, WIDE.word):
-        raise CryptoError(f"shares have the type {NARROW.word.name} or {WIDE.word.name}, got {row.dtype.name}")
+        raise CryptoError(
+            f"shares have the type {NARROW.word.name} or {WIDE.word.name}, got {row.dtype.name}; another version of "
+            "paraaegis made them"
+        )
     return NARROW if row.dtype == NARROW.word else WIDE
 
 
@@ -69,7 +72,10 @@ def rebuild(shares: Mapping[int, Shares], quorum: int) -> NDArray[np.int64]:
     if len(holders) < quorum:
         raise CryptoError(f"{quorum} shares are needed to rebuild, got {len(holders)}")
     if len({(shares[holder].shape, shares[holder].dtype) for holder in holders}) > 1:
-        raise CryptoError(f"shares must all have the same length, got {[shares[holder].shape for holder in holders]}")
+        raise CryptoError(
+            "shares must all have the same length and type, got "
+            f"{[(shares[holder].size, shares[holder].dtype.name) for holder in holders]}"
+        )
     prime = field_of(shares[holders[0]]).prime
     rows = np.stack([shares[holder] for holder in holders]).astype(np.int64) % prime
     points = tuple(holder + 1 for holder in holders)
