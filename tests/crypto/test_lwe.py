@@ -223,7 +223,7 @@ def test_rounding_moves_a_clipped_update_by_no_more_than_the_accounted_sensitivi
 
 REFUSED = [
     ({"sigma": 1e-6}, "use more noise"),
-    ({"sigma": 1e7}, "overflow at any scale; use less noise"),
+    ({"sigma": 1e7}, r"overflow at any scale; use less noise \(raise epsilon\) or protect.lwe = 'matrix'"),
     ({"sigma": 0.0}, "above 0"),
     ({"clip": float("nan")}, "finite"),
     ({"colluders": 0}, "1 ≤ colluders"),

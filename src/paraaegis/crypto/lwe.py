@@ -258,7 +258,8 @@ def lwe_parameters(
     room = form.limit - clients / 2 - tails * accounted_sensitivity(0.0, clip, length)
     given = f"{length} values, {clients} clients and noise of {sigma / clip:.4g} times the clip"
     if room <= 0:
-        raise CryptoError(f"{given} overflow at any scale; use less noise (raise epsilon) or fewer clients")
+        other = "protect.lwe = 'matrix'" if form.limit < MATRIX.limit else "fewer clients"
+        raise CryptoError(f"{given} overflow at any scale; use less noise (raise epsilon) or {other}")
     scale = 2.0 ** floor(log2(room / (clip * (clients + tails))))
     sensitivity = accounted_sensitivity(scale, clip, length)
     if multiplier * sensitivity < form.least_error:
