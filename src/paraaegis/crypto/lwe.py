@@ -57,7 +57,6 @@ class Ring:
     limit = min(PRIMES) // 2  # the largest |value| of a sum
     least_error = 16.0
     bits = MappingProxyType({2: 325, 3: 332, 10: 340})  # by h: core-SVP, for the least error
-    least_honest = 2
 
     def secret(self, rng: np.random.Generator) -> Integers:
         """Draw 2048 numbers, centred binomials of 21 + 21 bits; `rng` must be cryptographic."""
@@ -117,7 +116,6 @@ class Matrix:
     limit = WIDE.prime // 2
     least_error = 1000.0
     bits = MappingProxyType({2: 127, 3: 130, 4: 131, 5: 132, 7: 133})  # as above
-    least_honest = 2
 
     def secret(self, rng: np.random.Generator) -> Integers:
         """Draw 710 numbers, uniform in [0, q); `rng` must be cryptographic."""
