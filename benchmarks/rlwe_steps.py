@@ -56,7 +56,7 @@ def steps_of(profile):
         "draw": lambda: [draw(stream, row, each.prime) for row, each in zip(whole, fields(), strict=True)],
         "transform": lambda: [multiply(row, secret[0], field) for row in whole],
         "mask": lambda: products(SEED, 0, COEFFICIENTS, secret),
-        "error": lambda: add_errors(stream, digits[0]),
+        "error": lambda: add_errors(stream, whole),
         "message": lambda: write_digits(profile, steps, *digits),
         "reduce": lambda: mask(whole, *digits, profile.offset),
         "pack": lambda: pack(whole, COEFFICIENTS, out),
@@ -68,11 +68,14 @@ def steps_of(profile):
 def whole_of(profile):
     """Uploads of four chunks."""
     steps, secret = values_of(4 * profile.chunk), rlwe.new_secret()
-    upload, total = rlwe.encrypt(profile, steps, CLIENTS, secret, SEED), rlwe.RlweSum(profile, steps.size)
+    upload, total = (
+        rlwe.encrypt(profile, steps, CLIENTS, rlwe.new_mask(SEED, secret)),
+        rlwe.RlweSum(profile, steps.size),
+    )
     total.add(upload)
     source, target = np.ones(64 * profile.chunk, np.uint32), np.ones(len(upload[0]) * 64, np.uint8)
     works = {
-        "encrypt": lambda: rlwe.encrypt(profile, steps, CLIENTS, secret, SEED),
+        "encrypt": lambda: rlwe.encrypt(profile, steps, CLIENTS, rlwe.new_mask(SEED, secret)),
         "close": total.close,
         "decrypt": lambda: rlwe.decrypt(profile, upload, steps.size, secret, SEED, 1),
         "add": lambda: total.add(upload),

@@ -147,6 +147,6 @@ def test_lifting_splits_the_centred_difference_into_message_and_error(drawn, fir
 
 def test_an_error_counts_the_ones_of_42_bits():
     words = [0, 2**42 - 1, 2**64 - 1, 2**42, 2**64 - 2**42, 1, 0x5555555555555555, 0x3123456789ABCDEF]
-    octets, totals = b"".join(word.to_bytes(8, "little") for word in words), np.full(len(words), 1000, dtype=np.uint32)
-    add_errors(lambda size: octets[:size], totals)
-    assert totals.tolist() == [1000 + bin(word % 2**42).count("1") for word in words]
+    octets, pairs = b"".join(word.to_bytes(8, "little") for word in words), pairs_of([1000] * len(words))
+    add_errors(lambda size: octets[:size], pairs)
+    assert pairs.tolist() == [[1000 + bin(word % 2**42).count("1") for word in words]] * 2

@@ -52,23 +52,24 @@ def readonly(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def add_errors(stream: Callable[[int], Buffer], totals: Words) -> None:
-    """Add to each total an error plus 21: how many of the low 42 bits of the stream's next 64-bit word are ones.
+def add_errors(stream: Callable[[int], Buffer], pairs: Words) -> None:
+    """Add to each pair an error plus 21: how many of the low 42 bits of the stream's next 64-bit word are ones.
 
     An error is a centred binomial of 21 + 21 bits: within ±21, of variance 10.5.
     """
-    compiled(_add_errors)(readonly(np.frombuffer(stream(8 * totals.size), dtype="<u8")), totals)
+    compiled(_add_errors)(readonly(np.frombuffer(stream(8 * pairs.shape[1]), dtype="<u8")), *pairs)
 
 
 def binomials(stream: Callable[[int], bytes], count: int) -> NDArray[np.int64]:
     """Draw numbers like the errors: within ±21, of variance 10.5. They are the secrets."""
-    ones = np.zeros(count, dtype=np.uint32)
-    add_errors(stream, ones)
-    return ones.astype(np.int64) - BOUND
+    pairs = np.zeros((2, count), dtype=np.uint32)
+    add_errors(stream, pairs)
+    first, _ = pairs.astype(np.int64) - BOUND
+    return first
 
 
 def mask(products: Words, low: Words, high: Words, offset: int) -> None:
-    """Add low + high·2^30 − offset to products of the ring, and reduce.
+    """Add low + high·2^30 − offset to products of the ring, with errors or without, and reduce.
 
     `low` must be below 2^30 + 2^10 and `high` below 2^20.
     """
@@ -124,17 +125,19 @@ def lift(pairs: Words, products: Words, messages: NDArray[np.int64]) -> tuple[in
     return int(found[0]), int(found[1])
 
 
-def _add_errors(words: Any, totals: Any) -> None:
+def _add_errors(words: Any, first: Any, second: Any) -> None:
     for i in range(words.size):  # compilers know these lines and use the processor's own count of ones
         x = words[i] & _BELOW
         x = x - ((x >> np.uint64(1)) & _PAIRS)
         x = (x & _NIBBLES) + ((x >> np.uint64(2)) & _NIBBLES)
         x = (x + (x >> np.uint64(4))) & _BYTES
-        totals[i] = np.uint32(totals[i] + ((x * _SUM) >> np.uint64(56)))
+        ones = np.uint32((x * _SUM) >> np.uint64(56))
+        first[i] += ones
+        second[i] += ones
 
 
 def _mask(values: Any, low: Any, high: Any, word: Any, quotient: Any, constant: Any, prime: Any) -> None:
-    """The sum is below 64p (the product) + 2p + 33p (`low`) + p (the constant), which is less than 2^32."""
+    """The sum is below 65p (product and error) + 2p + 33p (`low`) + p (the constant), which is less than 2^32."""
     p, p64, reciprocal = np.uint32(prime), np.uint64(prime), np.uint64((1 << 32) // prime)
     w, q, c = np.uint64(word), np.uint64(quotient), np.uint32(constant)
     for i in range(values.size):

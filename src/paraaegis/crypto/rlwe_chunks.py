@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.kdf import derive
-from paraaegis.crypto.residues import add_errors, lift, mask, pack, unpack
+from paraaegis.crypto.residues import add_errors, lift, mask, pack, padded, unpack
 from paraaegis.crypto.ring import DEGREE, Factors, Words, draw, fields, multiply
 from paraaegis.crypto.rlwe_profiles import COEFFICIENTS, Profile, read_values, write_digits
 from paraaegis.crypto.streams import SLACK, reusing
@@ -49,12 +49,18 @@ def products(seed: bytes, index: int, count: int, transformed: Transform) -> Wor
     return result
 
 
-def encrypt_chunk(profile: Profile, steps: FixedPoint, masks: Words, errors: bytes, out: NDArray[np.uint8]) -> None:
-    """Add a chunk's messages, and errors drawn under a key, to its masks and write the sums to `out`."""
+def mask_chunk(seed: bytes, index: int, count: int, transformed: Transform, errors: bytes) -> Words:
+    """The polynomials a·s + e of chunk `index`, with errors drawn under a key, until the thread's next call."""
+    result = products(seed, index, count, transformed)[:, : padded(count)]
+    add_errors(reusing(errors, _space.stream), result[:, :count])
+    return result
+
+
+def encrypt_chunk(profile: Profile, steps: FixedPoint, masks: Words, out: NDArray[np.uint8]) -> None:
+    """Add a chunk's messages to its masks and write the sums to `out`. `masks` is used as work space."""
     count = profile.coefficients(steps.size)
     low, high = _space.digits[:, :count]
     write_digits(profile, steps, low, high)
-    add_errors(reusing(errors, _space.stream), low)
     mask(masks[:, :count], low, high, profile.offset)
     pack(masks, count, out)
 
