@@ -9,8 +9,8 @@ import time
 import numpy as np
 
 from paraaegis.crypto import ckks, rlwe
-from paraaegis.crypto.residues import add_errors, mask, pack, packed_size
-from paraaegis.crypto.ring import draw, fields, multiply, transform
+from paraaegis.crypto.residues import add_errors, mask, pack, packed_size, readonly
+from paraaegis.crypto.ring import SPARE, draw, fields, multiply, transform
 from paraaegis.crypto.rlwe_chunks import products
 from paraaegis.crypto.rlwe_profiles import COEFFICIENTS, write_digits
 from paraaegis.crypto.shuffle import secret_order
@@ -52,8 +52,12 @@ def steps_of(profile):
     secret, steps, stream = transform(rlwe.new_secret()), values_of(profile.chunk), reusing(SEED, MEMORY)
     whole, digits = np.zeros((2, COEFFICIENTS), np.uint32), np.zeros((2, COEFFICIENTS), np.uint32)
     field, out = fields()[0], np.empty(packed_size(COEFFICIENTS), np.uint8)
+
+    def words():
+        return readonly(np.frombuffer(stream(4 * (COEFFICIENTS + SPARE)), "<u4"))
+
     works = {
-        "draw": lambda: [draw(stream, row, each.prime) for row, each in zip(whole, fields(), strict=True)],
+        "draw": lambda: [draw(words(), 0, row, each.prime) for row, each in zip(whole, fields(), strict=True)],
         "transform": lambda: [multiply(row, secret[0], field) for row in whole],
         "mask": lambda: products(SEED, 0, COEFFICIENTS, secret),
         "error": lambda: add_errors(stream, whole),

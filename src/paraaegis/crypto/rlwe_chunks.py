@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.kdf import derive
-from paraaegis.crypto.residues import add_errors, lift, mask, pack, padded, unpack
-from paraaegis.crypto.ring import DEGREE, Factors, Words, draw, fields, multiply
+from paraaegis.crypto.residues import add_errors, lift, mask, pack, padded, readonly, unpack
+from paraaegis.crypto.ring import DEGREE, SPARE, Factors, Words, draw, fields, multiply
 from paraaegis.crypto.rlwe_profiles import COEFFICIENTS, Profile, read_values, write_digits
 from paraaegis.crypto.streams import SLACK, reusing
 from paraaegis.types import Blob, FixedPoint
@@ -25,7 +25,7 @@ class _Space(threading.local):
         self.products = np.empty((2, COEFFICIENTS), dtype=np.uint32)
         self.pairs = np.empty((2, COEFFICIENTS), dtype=np.uint32)
         self.digits = np.empty((2, COEFFICIENTS), dtype=np.uint32)
-        self.stream = np.empty(8 * COEFFICIENTS + SLACK, dtype=np.uint8)
+        self.stream = np.empty(8 * COEFFICIENTS + 4 * SPARE + SLACK, dtype=np.uint8)
         self.messages = np.empty(COEFFICIENTS, dtype=np.int64)
 
 
@@ -41,10 +41,12 @@ def products(seed: bytes, index: int, count: int, transformed: Transform) -> Wor
     number of polynomials. See `ring.draw` and `ring.transform`.
     """
     polynomials = -(-count // DEGREE)
+    size, start = polynomials * DEGREE, 0
     stream = reusing(derive(seed, "rlwe public", index, polynomials), _space.stream)
-    result = _space.products[:, : polynomials * DEGREE]
+    words = readonly(np.frombuffer(stream(4 * (2 * size + SPARE)), dtype="<u4"))
+    result = _space.products[:, :size]
     for values, by, field in zip(result, transformed, fields(), strict=True):
-        draw(stream, values, field.prime)
+        start = draw(words, start, values, field.prime)
         multiply(values, by, field)
     return result
 
