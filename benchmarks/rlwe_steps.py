@@ -9,7 +9,7 @@ import time
 import numpy as np
 
 from paraaegis.crypto import ckks, rlwe
-from paraaegis.crypto.residues import add_errors, mask, pack, packed_size, readonly
+from paraaegis.crypto.residues import add_errors, encode, packed_size, readonly
 from paraaegis.crypto.ring import SPARE, draw, fields, multiply, transform
 from paraaegis.crypto.rlwe_chunks import products
 from paraaegis.crypto.rlwe_profiles import COEFFICIENTS, write_digits
@@ -62,8 +62,7 @@ def steps_of(profile):
         "mask": lambda: products(SEED, 0, COEFFICIENTS, secret),
         "error": lambda: add_errors(stream, whole),
         "message": lambda: write_digits(profile, steps, *digits),
-        "reduce": lambda: mask(whole, *digits, profile.offset),
-        "pack": lambda: pack(whole, COEFFICIENTS, out),
+        "reduce and pack": lambda: encode(whole, *digits, profile.offset, out),
         "AES": lambda: [stream(8 * COEFFICIENTS) for _ in range(2)],
     }
     return {name: ns(work, profile.chunk) for name, work in works.items()}

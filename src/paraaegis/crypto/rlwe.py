@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from paraaegis.crypto.kdf import KEY_BYTES, derive
 from paraaegis.crypto.masks import Mask
-from paraaegis.crypto.residues import BOUND, ERROR_BITS, add, binomials, negate, pack, packed_size, padded
+from paraaegis.crypto.residues import BOUND, ERROR_BITS, binomials, pack, packed_size, padded
 from paraaegis.crypto.ring import DEGREE, Words, transform
-from paraaegis.crypto.rlwe_chunks import Transform, encrypt_chunk, mask_chunk, open_chunk, products, unpacked
+from paraaegis.crypto.rlwe_chunks import Transform, add_chunk, encrypt_chunk, mask_chunk, open_chunk, products, unpacked
 from paraaegis.crypto.rlwe_profiles import PROFILES, Profile, check_reach, largest_error, rounded
 from paraaegis.crypto.shamir import NARROW
 from paraaegis.crypto.streams import keystream
@@ -133,16 +133,18 @@ class RlweSum:
         self._uploads -= 1
 
     def _merge(self, chunks: Sequence[Blob], subtract: bool) -> None:
-        pairs = _paired(chunks, self._counts, self.length)
-        parallel_map(lambda _, pair: unpacked(*pair), pairs)  # refuses a bad chunk before any total changes
+        pairs, merged = _paired(chunks, self._counts, self.length), list[int]()
 
         def work(index: int, pair: tuple[Blob, int]) -> None:
-            residues = unpacked(*pair)
-            if subtract:
-                negate(residues)
-            add(self._totals[index][:, : residues.shape[1]], residues)
+            add_chunk(self._totals[index], *pair, subtract)
+            merged.append(index)
 
-        parallel_map(work, pairs)
+        try:
+            parallel_map(work, pairs)
+        except BaseException:
+            for index in merged:  # exactly undone, since totals are reduced
+                add_chunk(self._totals[index], *pairs[index], not subtract)
+            raise
 
     def close(self) -> tuple[Blob, ...]:
         """The sum's chunks; this object cannot be used afterwards."""

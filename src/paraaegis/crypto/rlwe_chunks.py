@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.kdf import derive
-from paraaegis.crypto.residues import add_errors, lift, mask, pack, padded, readonly, unpack
+from paraaegis.crypto.residues import add, add_errors, encode, lift, padded, readonly, unpack
 from paraaegis.crypto.ring import DEGREE, SPARE, Factors, Words, draw, fields, multiply
 from paraaegis.crypto.rlwe_profiles import COEFFICIENTS, Profile, read_values, write_digits
 from paraaegis.crypto.streams import SLACK, reusing
@@ -63,14 +63,18 @@ def encrypt_chunk(profile: Profile, steps: FixedPoint, masks: Words, out: NDArra
     count = profile.coefficients(steps.size)
     low, high = _space.digits[:, :count]
     write_digits(profile, steps, low, high)
-    mask(masks[:, :count], low, high, profile.offset)
-    pack(masks, count, out)
+    encode(masks, low, high, profile.offset, out)
 
 
 def unpacked(blob: Blob, count: int) -> Words:
     """A chunk's coefficients, until the thread's next call. Residues that are not reduced are refused."""
     unpack(blob.view, count, _space.pairs)
     return _space.pairs[:, :count]
+
+
+def add_chunk(totals: Words, blob: Blob, count: int, subtract: bool = False) -> None:
+    """Add a chunk's coefficients to totals, or subtract them. Residues that are not reduced are refused before that."""
+    add(totals, blob.view, count, _space.pairs, subtract)
 
 
 def open_chunk(profile: Profile, sums: Words, masks: Words, steps: NDArray[np.int64]) -> tuple[int, int]:
