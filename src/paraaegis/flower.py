@@ -34,6 +34,7 @@ from paraaegis.engines.flower.strategy import (
     Result,
     ServedModel,
     check_inner,
+    is_simulation,
 )
 from paraaegis.engines.transport import States, Transport
 from paraaegis.errors import ConfigError, RunError
@@ -71,14 +72,15 @@ class ParaAegis(Driven):
     """A strategy that gets the mean of the clients' updates and nothing else, and hands it to the `inner` strategy.
 
     `config`: the federation's configuration, the same at every node; relative to the working folder or to the app.
-    `folder`: the run's folder; started again with the same one, an interrupted run continues.
+    `folder`: the run's folder, by default one in `runs/` named after Flower's id of the run; given the folder of an
+    interrupted run, `start` continues it.
     """
 
-    def __init__(self, inner: Any, config: Path | str = "paraaegis.toml", folder: Path | str = "runs/flower") -> None:
+    def __init__(self, inner: Any, config: Path | str = "paraaegis.toml", folder: Path | str = "") -> None:
         super().__init__(inner)
-        self._path = _found(Path(config))
+        self._path, self._given = _found(Path(config)), str(folder)
+        self._folder: RunFolder | None = None
         self.config: Config = load_for_app(self._path)
-        self.folder = RunFolder(Path(folder).resolve())
         _check(self.config)
         check_inner(inner, self.config.federation.clients)
         method_of(self.config).check(self.config)
@@ -105,21 +107,28 @@ class ParaAegis(Driven):
             )
         train, evaluate = ConfigRecord(dict(train_config or {})), ConfigRecord(dict(evaluate_config or {}))
         model = ServedModel(self.inner, Asked(initial_arrays, train, evaluate, evaluate_fn))
+        self.config = load_for_app(self._path, simulated=is_simulation(grid))
+        self._folder = RunFolder(Path(self._given or f"runs/{grid.run.run_id}").resolve())
         with timed_log(), self.folder.claimed(self.config, fresh=False):
-            self._run(model, ModelTransport(grid, timeout, self.config.federation.quorum, model, self._text))
+            text, quorum = self._path.read_text(), self.config.federation.quorum
+            self._run(model, ModelTransport(grid, timeout, quorum, model, text))
         return model.result
 
     @property
-    def _text(self) -> str:
-        return self._path.read_text()
+    def folder(self) -> RunFolder:
+        """The run's folder, once it has started."""
+        if self._folder is None:
+            raise RunError("the run has no folder yet; call `start` first")
+        return self._folder
 
     def _run(self, model: ServedModel, transport: ModelTransport) -> None:
+        _log.info("the run is kept in %s", self.folder.path)
         stored = self.folder.restore()
-        if self.folder.read_result() is not None:
-            _log.info("%s holds a finished run", self.folder.path)
+        if stored is None and self.folder.read_result() is not None:
+            raise RunError(f"{self.folder.path} holds a finished run; choose another folder")
         if stored is not None and (done := stored[0].number):
             model.load(done, self._kept(done))
-        elif self.folder.read_result() is None:
+        else:
             model.evaluate_here(0)
 
         def take(number: int, mean: Vector) -> Metrics:

@@ -78,10 +78,6 @@ class Method:
         """The smallest quorum at which values are protected as claimed; it may exceed the number of clients."""
         return max(part.least_quorum(config) for part in self.parts.values())
 
-    def least_honest(self, config: Config) -> int:
-        """How many clients of a sum must be honest."""
-        return max(part.least_honest(config) for part in self.parts.values())
-
     def mask_bits(self, config: Config) -> int | None:
         """Hardness of the masks in bits, with the fewest honest clients in a sum; None without masks."""
         return next((bits for part in self.parts.values() if (bits := part.mask_bits(config)) is not None), None)

@@ -39,7 +39,7 @@ class Part(ABC):
         return "grid"
 
     def per_ciphertext(self, config: Config) -> int:  # noqa: ARG002
-        """How many values are packed into one ciphertext; 0 if each is sent by itself, in four bytes."""
+        """How many values are packed into one ciphertext or pair of residues; 0 if each is sent in four bytes."""
         return 0
 
     @property
@@ -61,10 +61,6 @@ class Part(ABC):
 
     def least_quorum(self, config: Config) -> int:  # noqa: ARG002
         """The smallest quorum at which the values are protected as claimed; it may exceed the number of clients."""
-        return 0
-
-    def least_honest(self, config: Config) -> int:  # noqa: ARG002
-        """How many clients of a sum must be honest."""
         return 0
 
     def mask_bits(self, config: Config) -> int | None:  # noqa: ARG002
@@ -124,10 +120,6 @@ class Encrypted(Part):
         """See Part."""
         return CIPHERS[config.protect.cipher].least_quorum(config)
 
-    def least_honest(self, config: Config) -> int:
-        """See Part."""
-        return CIPHERS[config.protect.cipher].least_honest
-
     def mask_bits(self, config: Config) -> int | None:
         """See Part."""
         return CIPHERS[config.protect.cipher].mask_bits(config)
@@ -140,8 +132,6 @@ class Encrypted(Part):
 
 class Cipher(Protocol):
     """What `protect.cipher` names."""
-
-    least_honest: int  # clients of a sum that must be honest
 
     def encoding(self, config: Config, pool: SecretPool | None) -> encodings.Encoding:
         """The client's side."""
@@ -164,8 +154,6 @@ class Cipher(Protocol):
 
 class Ckks:
     """The paper's cipher: a key for every round, which all clients have."""
-
-    least_honest = 0
 
     def encoding(self, config: Config, pool: SecretPool | None) -> encodings.Encoding:
         """See Cipher."""
@@ -195,8 +183,6 @@ class Ckks:
 class Rlwe:
     """One-time secrets: no key opens a single upload, and the clients' shares open only sums over a quorum."""
 
-    least_honest = rlwe.LEAST_HONEST
-
     def encoding(self, config: Config, pool: SecretPool | None) -> encodings.Encoding:  # noqa: ARG002
         """See Cipher."""
         profile, quorum = rlwe.PROFILES[config.protect.profile], config.federation.quorum
@@ -215,7 +201,7 @@ class Rlwe:
 
     def least_quorum(self, config: Config) -> int:
         """See Cipher."""
-        return _least_quorum(config, self.least_honest)
+        return _least_quorum(config)
 
     def mask_bits(self, config: Config) -> int | None:
         """See Cipher."""
@@ -224,9 +210,10 @@ class Rlwe:
     def check(self, config: Config) -> None:
         """See Cipher: too many clients, or too small a quorum."""
         _check_clients(config, rlwe.PROFILES[config.protect.profile].max_clients)
-        _check_quorum(config, "protect.cipher = 'rlwe'", self.least_honest)
+        _check_quorum(config, "protect.cipher = 'rlwe'")
 
 
+LEAST_HONEST = 2  # clients of a sum: the secrets and errors of one alone are what the sum reveals
 CIPHERS: dict[str, Cipher] = {"ckks": Ckks(), "rlwe": Rlwe()}
 
 
@@ -265,11 +252,7 @@ class Lwe(Part):
 
     def least_quorum(self, config: Config) -> int:
         """See Part: enough honest clients in every sum, and no two groups that could open two different sums."""
-        return _least_quorum(config, self.least_honest(config))
-
-    def least_honest(self, config: Config) -> int:
-        """See Part."""
-        return lwe.FORMS[config.protect.lwe].least_honest
+        return _least_quorum(config)
 
     def mask_bits(self, config: Config) -> int | None:
         """See Part."""
@@ -283,7 +266,7 @@ class Lwe(Part):
             )
         quorum, colluders = config.federation.quorum, config.privacy.colluders
         form = lwe.FORMS[config.protect.lwe]
-        _check_quorum(config, f"{config.protect.method} in {form.name} form", form.least_honest)
+        _check_quorum(config, config.protect.method)
         gaussian = noise(config, parts)
         for sigma in (min(gaussian.sigmas), max(gaussian.sigmas)):  # weights scale clip and σ alike
             lwe.lwe_parameters(form, gaussian.clip, sigma, length or 1, config.sampled, quorum, colluders)
@@ -294,22 +277,22 @@ def _carries(config: Config, gaussian: Gaussian | None) -> bool:
     return config.protect.carry and gaussian is not None
 
 
-def _least_quorum(config: Config, honest: int) -> int:
-    """The smallest quorum with so many honest clients, of which no two can open two different sums."""
+def _least_quorum(config: Config) -> int:
+    """The smallest quorum with enough honest clients, of which no two can open two different sums."""
     colluders = config.privacy.colluders
-    return max((config.sampled + colluders) // 2 + 1, colluders + honest)
+    return max((config.sampled + colluders) // 2 + 1, colluders + LEAST_HONEST)
 
 
-def _check_quorum(config: Config, what: str, honest: int) -> None:
+def _check_quorum(config: Config, what: str) -> None:
     """Refuse a quorum that is too small for masks opened by shares, and say what to do about it."""
-    sampled, colluders, least = config.sampled, config.privacy.colluders, _least_quorum(config, honest)
+    sampled, colluders, least = config.sampled, config.privacy.colluders, _least_quorum(config)
     if config.federation.quorum >= least:
         return
     first = f"federation.quorum = {least}" if least <= sampled else f"federation.clients = {least} or more"
     last = ["a lower privacy.colluders"] if colluders > 1 else []
     raise ConfigError(
         f"{what} with {plural(sampled, 'client')} per round, {colluders} of whom may help the server, needs a quorum "
-        f"of {least} or more, got {config.federation.quorum}. Every sum needs {honest} honest clients, otherwise the "
-        "sum of their secrets reveals too much about a single one, and two groups of clients must not be able to open "
+        f"of {least} or more, got {config.federation.quorum}. Every sum needs {LEAST_HONEST} honest clients, since the "
+        "summed secrets of fewer reveal too much of a single one, and two groups of clients must not be able to open "
         f"two different sums. Set {', or '.join([first, *last])}"
     )

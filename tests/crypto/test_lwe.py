@@ -88,7 +88,7 @@ def test_more_honest_clients_in_a_sum_leave_more_bits_and_too_few_leave_none(for
     assert bits == sorted(bits)
     assert bits[:3] == [0, 0, form.bits[2]]
     assert bits[99] == max(form.bits.values())
-    assert lwe.hardness(form.bits, form.least_honest) >= 120
+    assert form.bits[2] >= 120
 
 
 @pytest.mark.parametrize("length", [9, 4096, 4103])
@@ -223,7 +223,7 @@ def test_rounding_moves_a_clipped_update_by_no_more_than_the_accounted_sensitivi
 
 REFUSED = [
     ({"sigma": 1e-6}, "use more noise"),
-    ({"sigma": 1e7}, "overflow at any scale; use less noise"),
+    ({"sigma": 1e7}, r"overflow at any scale; use less noise \(raise epsilon\) or protect.lwe = 'matrix'"),
     ({"sigma": 0.0}, "above 0"),
     ({"clip": float("nan")}, "finite"),
     ({"colluders": 0}, "1 ≤ colluders"),

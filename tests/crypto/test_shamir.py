@@ -148,10 +148,30 @@ def test_a_wrong_share_among_more_than_a_quorum_is_noticed(field, size, seed) ->
             rebuild(shares, quorum)
 
 
-def test_shares_of_different_lengths_are_refused() -> None:
+def test_shares_of_different_lengths_or_fields_are_refused() -> None:
     shares = dict(enumerate(share(np.arange(9), 4, 3, np.random.default_rng(7), WIDE)))
-    with pytest.raises(CryptoError, match="the same length"):
-        rebuild({**shares, 1: shares[1][:-1]}, 3)
+    for other in (shares[1][:-1], shares[1].astype(NARROW.word)):
+        with pytest.raises(CryptoError, match="the same length and type"):
+            rebuild({**shares, 1: other}, 3)
+
+
+@BOTH
+def test_holders_beyond_the_prime_are_refused_whoever_names_them(field: Field) -> None:
+    """Their points would be those of other holders, or that of the secret."""
+    shares = dict(enumerate(share(np.arange(9), 3, 3, np.random.default_rng(7), field)))
+    for holder in (field.prime - 1, field.prime, -1):
+        with pytest.raises(CryptoError, match="holders are numbered 0 to"):
+            rebuild({0: shares[0], 1: shares[1], holder: shares[2]}, 3)
+
+
+def test_more_holders_than_points_are_refused() -> None:
+    with pytest.raises(CryptoError, match="at most 65520"):
+        share(np.arange(1), NARROW.prime, 2, np.random.default_rng(7), NARROW)
+
+
+def test_words_of_no_field_are_refused() -> None:
+    with pytest.raises(CryptoError, match="uint16 or uint32, got int64"):
+        add([np.arange(9), np.arange(9)])
 
 
 def test_a_hundred_small_secrets_sum_exactly_in_a_large_federation() -> None:

@@ -55,7 +55,7 @@ def keys_in(copy):
 
 
 def clients_of(method):
-    return 5 if method == "lwe-secagg" else 2
+    return 3 if method == "lwe-secagg" else 2
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -97,7 +97,7 @@ def test_with_a_stolen_folder_uploads_open_from_the_next_round_on_and_not_before
 
 
 def test_with_a_stolen_folder_shares_of_applied_rounds_stay_sealed(tmp_path):
-    nodes, copy, _ = robbed(tmp_path, "lwe-secagg", 5)
+    nodes, copy, _ = robbed(tmp_path, "lwe-secagg", 3)
     private, public = load_identity(copy / "identity")
     roster = load_keys(copy / "keys").roster
     held, candidates = keys_in(copy), secrets_of(copy)[::20]

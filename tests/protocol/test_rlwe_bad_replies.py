@@ -75,7 +75,7 @@ SHARE_SUMS = {
     "empty": with_row(b""),
     "short": lambda reply: with_row(bytes(reply.row.view)[:-1])(reply),
     "long": lambda reply: with_row(bytes(reply.row.view) + b"\0")(reply),
-    "not sealed": with_row(bytes(4 * rlwe.SECRET)),
+    "not sealed": with_row(bytes(2 * rlwe.SECRET)),
     "another message": lambda reply: Ended(round_id=reply.round_id),
 }
 

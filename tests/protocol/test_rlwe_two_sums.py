@@ -11,7 +11,7 @@ from masked import RLWE, masked, opened, secret_of, steps_of
 from paraaegis.errors import ConfigError, CryptoError, ProtocolError
 from paraaegis.methods import method_of
 from paraaegis.protocol.binding import prove_count
-from paraaegis.protocol.messages import Upload
+from paraaegis.protocol.messages import Aggregate, Upload
 from toy import configure
 
 
@@ -171,6 +171,24 @@ def test_a_second_run_from_the_same_model_is_a_second_sum_unless_privacy_attempt
         kept = {name: one for name, one in replies.items() if name not in left_out}
         secret = secret_of(playing, playing.rows(1, kept))
         sums.append(opened(playing, playing.sum(1, kept).payload, secret, len(kept)))
+    np.testing.assert_array_equal(sums[0] - sums[1], steps_of(updates[0, 0], 5))
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_round_declared_void_is_a_second_sum_unless_privacy_attempts_forbids_it(attempts):
+    """The same within one run: the server keeps the sum of a round that it calls void."""
+    playing, updates = masked("ckks-fedavg", 5, 60, f"privacy.attempts={attempts}", rounds=2)
+    for learner, update in zip(playing.learners.values(), updates, strict=True):
+        learner.train = lambda weights, _, update=update: (weights + update[0], {})  # repeats itself
+    sums = []
+    for number, left_out in ((1, ()), (2, ("client-0",))):
+        replies, _ = uploads(playing, number, *[Aggregate(1, 0)] * (number - 1))
+        if attempts == 1 and number == 2:
+            assert all("1 times on this state of the model" in reply.declined for reply in replies.values())
+            return
+        kept = {name: one for name, one in replies.items() if name not in left_out}
+        secret = secret_of(playing, playing.rows(number, kept), number)
+        sums.append(opened(playing, playing.sum(number, kept).payload, secret, len(kept), number))
     np.testing.assert_array_equal(sums[0] - sums[1], steps_of(updates[0, 0], 5))
 
 

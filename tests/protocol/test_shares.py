@@ -1,10 +1,12 @@
 """lwe-secagg through the whole protocol, with every message on the way."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from paraaegis.crypto import lwe
-from paraaegis.errors import ConfigError, ProtocolError
+from paraaegis.errors import ConfigError, CryptoError, ProtocolError
 from paraaegis.protocol import client
 from paraaegis.protocol.binding import prove_count
 from paraaegis.protocol.messages import Begin, Ended, RollCall, ShareSum, Survivors, Upload, pack, unpack
@@ -184,11 +186,23 @@ def test_a_share_sealed_without_the_clients_group_secret_is_refused():
     federation, carried = sent(rng.normal(size=(6, 50)).astype(np.float32))
     request = asked(list(federation.clients), federation, carried)
     silo, state = federation.clients["client-0"], carried.states["client-0"]
-    share = federation.clients["client-1"].seal_to("client-0", bytes(4 * 1024), *_purpose(state), group=bytes(32))
+    share = federation.clients["client-1"].seal_to(
+        "client-0", bytes(2 * lwe.RING.size), *_purpose(state), group=bytes(32)
+    )
     forged = Survivors(
         round_id=request.round_id, clients=request.clients, shares={**request.shares, "client-1": Blob(share)}
     )
     assert isinstance(client.step(silo, state, forged)[1], Ended)
+
+
+def test_a_share_that_an_earlier_version_stored_is_named_and_is_no_forgery():
+    federation, carried = sent(rng.normal(size=(6, 50)).astype(np.float32))
+    request = asked(list(federation.clients), federation, carried)
+    silo, state = federation.clients["client-0"], carried.states["client-0"]
+    older = replace(state, share=state.share.astype(np.int64))
+    with pytest.raises(CryptoError, match="got int64; another version of paraaegis made them"):
+        client.step(silo, older, request)
+    assert isinstance(client.step(silo, state, request)[1], ShareSum)
 
 
 def test_secret_and_error_are_fresh_for_every_attempt(monkeypatch):

@@ -76,7 +76,7 @@ def with_rows(aggregate: Aggregate, rows: Mapping[int, Blob] | list[tuple[int, B
 
 def sealed(playing: Hand, row: np.ndarray, holder: int, number: int = 1) -> Blob:
     """A row that a colluder seals in the name of any holder."""
-    return Blob(seal_row(row, step(playing, number), holder))
+    return Blob(seal_row(row.astype(rlwe.FIELD.word), step(playing, number), holder))
 
 
 class Round:

@@ -38,7 +38,7 @@ def audited(config: Config, rounds: int, mu: float, length: int) -> Config:
             f"there is no noise to audit: privacy.epsilon and privacy.clip must be finite, got {privacy.epsilon} and "
             f"{privacy.clip}"
         )
-    quorum = privacy.colluders + max(HONEST, method_of(config).least_honest(config))
+    quorum = privacy.colluders + HONEST
     if privacy.calibration == "tight":
         epsilon = epsilon_of(mu, privacy.delta)
     else:  # the ε that the Remark assigns to noise whose exact client-level μ is `mu`

@@ -173,7 +173,7 @@ class Privacy(Section, frozen=True):
     sigma: Annotated[float, Meta(ge=0), "σ of the noise per value; 0: what the budget allows over all rounds"] = 0.0
     participations: Annotated[Natural, "tight: maximum number of rounds a client takes part in; 0: no limit"] = 0
     inside_clip: Annotated[float, Meta(ge=0), "clip encrypted values to this norm, with shared noise; 0: off"] = 0.0
-    colluders: Annotated[Count, "clients assumed to help an attacker, for shared noise and for lwe-secagg"] = 1
+    colluders: Annotated[Count, "clients assumed to help an attacker: for shared noise, rlwe and lwe-secagg"] = 1
     # The minimum number of clients in a sum. `floor` is its name in stored configurations, so it stays.
     floor: Annotated[Natural, "no client takes part in, or reads, a sum over fewer clients than this"] = 0
     attempts: Annotated[Count, "answers per client for one state of the model; repeating a round counts again"] = 3

@@ -58,7 +58,6 @@ class Ring:
     limit = min(PRIMES) // 2  # the largest |value| of a sum
     least_error = 16.0
     bits = MappingProxyType({2: 325, 3: 332, 10: 340})  # by h: core-SVP, for the least error
-    least_honest = 2
 
     def secret(self, rng: np.random.Generator) -> Integers:
         """Draw 2048 numbers, centred binomials of 21 + 21 bits; `rng` must be cryptographic."""
@@ -118,7 +117,6 @@ class Matrix:
     limit = WIDE.prime // 2
     least_error = 1000.0
     bits = MappingProxyType({2: 127, 3: 130, 4: 131, 5: 132, 7: 133})  # as above
-    least_honest = 2
 
     def secret(self, rng: np.random.Generator) -> Integers:
         """Draw 710 numbers, uniform in [0, q); `rng` must be cryptographic."""
@@ -244,7 +242,8 @@ def lwe_parameters(
     room = form.limit - clients / 2 - tails * accounted_sensitivity(0.0, clip, length)
     given = f"{length} values, {clients} clients and noise of {sigma / clip:.4g} times the clip"
     if room <= 0:
-        raise CryptoError(f"{given} overflow at any scale; use less noise (raise epsilon) or fewer clients")
+        other = "protect.lwe = 'matrix'" if form.limit < MATRIX.limit else "fewer clients"
+        raise CryptoError(f"{given} overflow at any scale; use less noise (raise epsilon) or {other}")
     scale = 2.0 ** floor(log2(room / (clip * (clients + tails))))
     sensitivity = accounted_sensitivity(scale, clip, length)
     if multiplier * sensitivity < form.least_error:

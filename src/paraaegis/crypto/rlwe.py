@@ -39,7 +39,6 @@ from paraaegis.types import Blob, FixedPoint
 
 __all__ = [
     "FIELD",
-    "LEAST_HONEST",
     "PROFILES",
     "SECRET",
     "SECURITY",
@@ -58,7 +57,6 @@ __all__ = [
 SECRET = DEGREE  # numbers in a secret
 FIELD = NARROW  # of its shares: summed secrets are below half its prime
 SECURITY = MappingProxyType({2: 113, 3: 114, 4: 115, 8: 115, 20: 116})  # core-SVP bits, by honest clients in a sum
-LEAST_HONEST = 2
 RlweMask: TypeAlias = Mask[Callable[[int, int], Words]]  # a·s + e of a chunk, by its index and number of coefficients
 _FAILURE = 50  # the sum of the right secrets is refused with a probability of e^-50
 

@@ -34,7 +34,10 @@ WIDE = Field(2**31 - 1, np.dtype("<u4"))
 def field_of(row: Shares) -> Field:
     """The field that shares are from."""
     if row.dtype not in (NARROW.word, WIDE.word):
-        raise CryptoError(f"shares have the type {NARROW.word.name} or {WIDE.word.name}, got {row.dtype.name}")
+        raise CryptoError(
+            f"shares have the type {NARROW.word.name} or {WIDE.word.name}, got {row.dtype.name}; another version of "
+            "paraaegis made them"
+        )
     return NARROW if row.dtype == NARROW.word else WIDE
 
 
@@ -44,8 +47,11 @@ def share(secrets: NDArray[np.int64], holders: int, quorum: int, rng: np.random.
     `rng` must be cryptographic if the secrets matter. The first quorum − 1 rows are its uniform draws; the polynomials
     through these and the secrets give the other rows.
     """
-    if not 2 <= quorum <= holders:
-        raise CryptoError(f"shares need a quorum of 2 or more and at most the {holders} holders, got {quorum}")
+    if not 2 <= quorum <= holders < field.prime:
+        raise CryptoError(
+            f"shares need a quorum of 2 or more, at most the holders, and at most {field.prime - 1} holders, got a "
+            f"quorum of {quorum} and {holders} holders"
+        )
     known = np.empty((quorum, secrets.size), dtype=np.int64)
     known[0] = secrets % field.prime
     known[1:] = rng.integers(0, field.prime, size=(quorum - 1, secrets.size))
@@ -69,8 +75,13 @@ def rebuild(shares: Mapping[int, Shares], quorum: int) -> NDArray[np.int64]:
     if len(holders) < quorum:
         raise CryptoError(f"{quorum} shares are needed to rebuild, got {len(holders)}")
     if len({(shares[holder].shape, shares[holder].dtype) for holder in holders}) > 1:
-        raise CryptoError(f"shares must all have the same length, got {[shares[holder].shape for holder in holders]}")
+        raise CryptoError(
+            "shares must all have the same length and type, got "
+            f"{[(shares[holder].size, shares[holder].dtype.name) for holder in holders]}"
+        )
     prime = field_of(shares[holders[0]]).prime
+    if not 0 <= holders[0] <= holders[-1] < prime - 1:  # whoever is beyond has the point of another holder
+        raise CryptoError(f"holders are numbered 0 to {prime - 2}, got {holders}")
     rows = np.stack([shares[holder] for holder in holders]).astype(np.int64) % prime
     points = tuple(holder + 1 for holder in holders)
     values = _interpolate(points[:quorum], (0, *points[quorum:]), rows[:quorum], prime)

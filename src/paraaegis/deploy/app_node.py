@@ -27,13 +27,14 @@ from paraaegis.types import Arrays, Learner, Metrics, Vector
 SETTING = "paraaegis"  # the key of a --node-config that names the folder; `name` there is the silo's, if it differs
 
 
-def load_for_app(path: Path) -> Config:
-    """A configuration of a federation whose learners are Flower apps."""
+def load_for_app(path: Path, simulated: bool = False) -> Config:
+    """A configuration of a federation whose learners are Flower apps. Noise is secret, except in a simulation."""
     config = load_resolved(path)
     if config.learner:
         raise ConfigError(f"remove learner = {config.learner!r} from {path}: the app's own function is the learner")
     federation = msgspec.structs.replace(config.federation, history=1)  # only peers know the models of missed rounds
-    return msgspec.structs.replace(config, learner=PASSED, federation=federation)
+    privacy = msgspec.structs.replace(config.privacy, noise="seeded" if simulated else "secret")
+    return msgspec.structs.replace(config, learner=PASSED, federation=federation, privacy=privacy)
 
 
 class AppLearner:
@@ -116,7 +117,7 @@ class AppNode(DeployedClient):
     training: AppTraining | None = None
 
     def _load(self, path: Path) -> Config:
-        return load_for_app(path)
+        return load_for_app(path, self.simulation)
 
     @cached_property
     def _made(self) -> Learner:
@@ -142,8 +143,7 @@ def open_app_node(settings: Mapping[str, Any], training: AppTraining) -> Iterato
             "and keys; in Flower's simulation, use protect(simulate=True)"
         )
     folder = Path(str(settings[SETTING]))
-    name, simulation = str(settings.get("name") or folder.name), bool(settings.get("simulation", False))
-    yield AppNode(name, folder, simulation, training)
+    yield AppNode(str(settings.get("name") or folder.name), folder, training=training)
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def open_simulated_node(
         path = folder / "config.toml"
         if not path.exists():
             path.write_text(text)
-        config = load_for_app(path)
+        config = load_for_app(path, simulated=True)
         name = config.names[int(settings["partition-id"])]
         if not (folder / "keys").exists():
             keys, privates = simulated_keys(config)

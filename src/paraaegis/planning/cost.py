@@ -38,8 +38,8 @@ class MethodCost(msgspec.Struct, kw_only=True):
     `crowd` is what each client adds to the wall-clock time of a round if all clients share this machine.
     """
 
-    encrypted: Share  # which values are packed into ciphertexts
-    in_clear: Share  # which are sent by themselves, in four bytes each; a mask may hide them
+    encrypted: Share  # which values are packed into ciphertexts or pairs of residues
+    in_clear: Share  # which are sent by themselves, in four bytes each
     votes: bool
     exchanges: int
     phases: dict[str, Fit]

@@ -27,7 +27,7 @@ from paraaegis.runs.check import resolve
 from paraaegis.types import Arrays, Metrics, Vector
 from paraaegis.version import __version__
 
-CLIENTS, ROUNDS = 5, 3  # the fewest clients that LWE masks in ring form allow
+CLIENTS, ROUNDS = 5, 3  # masks need three clients or more
 SMALL, LARGE = 20_000, 300_000  # values: one chunk, and several per process
 POINTS = ((SMALL, 0.1), (LARGE, 0.01), (LARGE, 0.2))
 _SHARES: dict[str, Share] = {ELECTED: "elected", REST: "rest", WHOLE: "all"}

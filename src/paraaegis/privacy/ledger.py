@@ -47,8 +47,9 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that one client released in one round. `sigma` is the std of the noise on a value clipped to `clip`.
 
     "hidden" means hidden by a key: values under CKKS, positions of votes under the secret order. "masked" means that no
-    key opens it, only its sum with others: values under one-time secrets. "summed" means that only a noised sum can be
-    seen. Both rest on the hardness of learning with errors, and on a quorum that does not help an attacker.
+    key opens it, only its sum with others: values under one-time secrets. "summed" means that only its sum with others
+    can be seen, without noise if `sigma` is 0. Both rest on the hardness of learning with errors, and on a quorum that
+    does not help an attacker.
     """
 
     round: int

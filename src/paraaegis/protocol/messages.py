@@ -14,7 +14,7 @@ from paraaegis.errors import ProtocolError
 from paraaegis.plural import plural
 from paraaegis.types import Blob, Buffer, Metrics, Payload, primed
 
-VERSION = 4
+VERSION = 5
 Frames = tuple[Buffer, ...]
 
 

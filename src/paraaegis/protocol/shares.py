@@ -48,11 +48,11 @@ def sum_shares(client: ClientContext, state: ClientState, own: Shares, message: 
             f"{len(survivors)} survivors and shares from {sorted(message.shares)}"
         )
     purpose, group = _purpose(state), derive(state.keys.step, "shares")
-    rows = [own]
+    rows, field = [own], field_of(own)
     for sender, sealed in message.shares.items():
         row = client.open_from(sender, bytes(sealed.view), *purpose, group=group)
         try:
-            rows.append(unpack_row(row, own.size, field_of(own)))
+            rows.append(unpack_row(row, own.size, field))
         except CryptoError as error:
             raise ForgedError from error
     return row_of(client.half, state.keys.step, members.index(client.name), rows)

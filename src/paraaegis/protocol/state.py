@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from paraaegis.crypto.ratchet import Ratchet
 from paraaegis.crypto.shamir import Shares
 from paraaegis.errors import ProtocolError, RunError
+from paraaegis.plural import plural
 from paraaegis.protocol.contexts import UploadContext
-from paraaegis.protocol.messages import Aggregate
+from paraaegis.protocol.messages import VERSION, Aggregate
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.types import Arrays, Mask, Vector
 
@@ -131,6 +132,7 @@ class ServerState(msgspec.Struct, kw_only=True):
     ended: list[str] = []  # clients that ended the run, because a check of what the server passed on failed
     change: bytes = b""
     opening: tuple[int, int] = (0, 0)  # the last round and attempt for which share sums were requested
+    version: int = 0  # of the protocol when it was stored
 
     @property
     def late(self) -> list[str]:
@@ -141,12 +143,19 @@ class ServerState(msgspec.Struct, kw_only=True):
 
 def encode_state(state: ServerState) -> bytes:
     """A server's state as bytes, without its aggregates, which are large and do not change."""
-    return msgspec.msgpack.encode(msgspec.structs.replace(state, history=[]))
+    return msgspec.msgpack.encode(msgspec.structs.replace(state, history=[], version=VERSION))
 
 
 def decode_state(data: bytes) -> ServerState:
-    """The state that `encode_state` encoded."""
+    """The state that `encode_state` encoded; refused if clients still lack a sum that another version made."""
     try:
-        return msgspec.msgpack.decode(data, type=ServerState)
+        state = msgspec.msgpack.decode(data, type=ServerState)
     except msgspec.DecodeError as error:
         raise RunError(f"the server's state is damaged: {error}") from error
+    if state.version != VERSION and state.late:
+        raise RunError(
+            f"a sum of this run was made by another version of paraaegis (protocol {state.version or 'below 5'}, now "
+            f"{VERSION}) and has yet to reach {plural(len(state.late), 'client')}, which would misread it; finish the "
+            "run with that version, or start it again"
+        )
+    return state

@@ -13,9 +13,9 @@ from paraaegis.types import Vector
 VARIANCE = "running_var"  # how PyTorch names BatchNorm's variances, which must not be negative
 
 
-def to_vector(arrays: ArrayRecord) -> Vector:
-    """The values of all floating-point arrays, as float32."""
-    parts = [array.numpy().ravel() for name, array in arrays.items() if _travels(name, array)]
+def to_vector(arrays: ArrayRecord, like: ArrayRecord | None = None) -> Vector:
+    """The values of all arrays that are floating-point in `like` (itself by default), as float32."""
+    parts = [arrays[name].numpy().ravel() for name, array in (like or arrays).items() if _travels(name, array)]
     if not parts:
         raise LearnerError(f"a model needs floating-point arrays, got {_types(arrays)}")
     return np.concatenate(parts, dtype=np.float32)

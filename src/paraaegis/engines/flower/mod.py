@@ -75,7 +75,7 @@ class AppTraining:
         (trained,) = arrays.values()
         check_form(trained, model, "what the app's training function returns")
         metrics = _numbers(content)
-        return to_vector(trained), _examples(metrics), metrics
+        return to_vector(trained, model), _examples(metrics), metrics
 
 
 class Protect:

@@ -12,11 +12,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypeAlias
 
 import tomli_w
 
@@ -31,14 +31,21 @@ _MARK = "PARAAEGIS_TRIAL"  # in the environment of every process of a trial
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
 
+def _settings(name: str, folder: Path) -> str:
+    return f'name="{name}" folder="{folder}" simulation=true'
+
+
+Settings: TypeAlias = Callable[[str, Path], str]  # a node's --node-config from its name and folder
+
+
 class FlowerProcesses:
-    """A SuperLink and SuperNodes, one node per client folder, which a `setting` of its --node-config names.
+    """A SuperLink and SuperNodes, one node per client folder, with the --node-config that `settings` gives.
 
     Stopped when the context exits.
     """
 
-    def __init__(self, folder: Path, nodes: Mapping[str, Path], setting: str = "folder") -> None:
-        self._folder, self.nodes, self._setting = folder.resolve(), dict(nodes), setting
+    def __init__(self, folder: Path, nodes: Mapping[str, Path], settings: Settings = _settings) -> None:
+        self._folder, self.nodes, self._settings = folder.resolve(), dict(nodes), settings
         self._port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # Flower runs its tools
@@ -100,7 +107,7 @@ class FlowerProcesses:
 
     def start_node(self, name: str) -> None:
         """Start a SuperNode for a client's name and folder."""
-        config = f'name="{name}" {self._setting}="{self.nodes[name].resolve()}" simulation=true'
+        config = self._settings(name, self.nodes[name].resolve())
         options = ["--root-certificates", self.authority, "--auth-supernode-private-key", self.keys[name][0]]
         ports = ["--superlink", f"{HOST}:{self._port}", "--port", free_port()]
         self._start(name, [_tool("flower-supernode"), *ports, *options, "--node-config", config])

@@ -32,6 +32,7 @@ __all__ = [
     "Result",
     "ServedModel",
     "check_inner",
+    "is_simulation",
 ]
 
 ONLY_MEAN = (FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedProx)
@@ -61,6 +62,11 @@ def check_inner(inner: FedAvg, clients: int) -> None:
     most = max(inner.min_train_nodes, inner.min_available_nodes, inner.min_evaluate_nodes)
     if most > clients:
         raise ConfigError(f"{name} waits for {most} nodes, but federation.clients is {clients}")
+
+
+def is_simulation(grid: Grid) -> bool:
+    """Whether a grid is that of Flower's simulation, whose nodes are in this process."""
+    return type(grid).__name__ == "InMemoryGrid"
 
 
 class Asked(NamedTuple):
@@ -110,7 +116,7 @@ class ServedModel:
         arrays, metrics = self._inner.aggregate_train(number, [Message(content, reply_to=self._instructions[number])])
         if arrays is None:
             raise RunError(f"{type(self._inner).__name__} made no model of the mean update of round {number}")
-        self.number, self.arrays = number, to_arrays(to_vector(arrays), before)
+        self.number, self.arrays = number, to_arrays(to_vector(arrays, before), before)
         self.result.arrays = self.arrays
         if metrics:
             self.result.train_metrics_clientapp[number] = metrics

@@ -1,0 +1,1 @@
+"""An app for Flower: handwritten digits."""
