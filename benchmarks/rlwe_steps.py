@@ -9,8 +9,8 @@ import time
 import numpy as np
 
 from paraaegis.crypto import ckks, rlwe
-from paraaegis.crypto.residues import add_errors, mask, pack, packed_size
-from paraaegis.crypto.ring import draw, fields, multiply, transform
+from paraaegis.crypto.residues import add_errors, encode, packed_size, readonly
+from paraaegis.crypto.ring import SPARE, draw, fields, multiply, transform
 from paraaegis.crypto.rlwe_chunks import products
 from paraaegis.crypto.rlwe_profiles import COEFFICIENTS, write_digits
 from paraaegis.crypto.shuffle import secret_order
@@ -52,14 +52,17 @@ def steps_of(profile):
     secret, steps, stream = transform(rlwe.new_secret()), values_of(profile.chunk), reusing(SEED, MEMORY)
     whole, digits = np.zeros((2, COEFFICIENTS), np.uint32), np.zeros((2, COEFFICIENTS), np.uint32)
     field, out = fields()[0], np.empty(packed_size(COEFFICIENTS), np.uint8)
+
+    def words():
+        return readonly(np.frombuffer(stream(4 * (COEFFICIENTS + SPARE)), "<u4"))
+
     works = {
-        "draw": lambda: [draw(stream, row, each.prime) for row, each in zip(whole, fields(), strict=True)],
+        "draw": lambda: [draw(words(), 0, row, each.prime) for row, each in zip(whole, fields(), strict=True)],
         "transform": lambda: [multiply(row, secret[0], field) for row in whole],
         "mask": lambda: products(SEED, 0, COEFFICIENTS, secret),
-        "error": lambda: add_errors(stream, digits[0]),
+        "error": lambda: add_errors(stream, whole),
         "message": lambda: write_digits(profile, steps, *digits),
-        "reduce": lambda: mask(whole, *digits, profile.offset),
-        "pack": lambda: pack(whole, COEFFICIENTS, out),
+        "reduce and pack": lambda: encode(whole, *digits, profile.offset, out),
         "AES": lambda: [stream(8 * COEFFICIENTS) for _ in range(2)],
     }
     return {name: ns(work, profile.chunk) for name, work in works.items()}
@@ -68,11 +71,14 @@ def steps_of(profile):
 def whole_of(profile):
     """Uploads of four chunks."""
     steps, secret = values_of(4 * profile.chunk), rlwe.new_secret()
-    upload, total = rlwe.encrypt(profile, steps, CLIENTS, secret, SEED), rlwe.RlweSum(profile, steps.size)
+    upload, total = (
+        rlwe.encrypt(profile, steps, CLIENTS, rlwe.new_mask(SEED, secret)),
+        rlwe.RlweSum(profile, steps.size),
+    )
     total.add(upload)
     source, target = np.ones(64 * profile.chunk, np.uint32), np.ones(len(upload[0]) * 64, np.uint8)
     works = {
-        "encrypt": lambda: rlwe.encrypt(profile, steps, CLIENTS, secret, SEED),
+        "encrypt": lambda: rlwe.encrypt(profile, steps, CLIENTS, rlwe.new_mask(SEED, secret)),
         "close": total.close,
         "decrypt": lambda: rlwe.decrypt(profile, upload, steps.size, secret, SEED, 1),
         "add": lambda: total.add(upload),

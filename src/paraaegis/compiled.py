@@ -13,15 +13,20 @@ from typing import Any
 
 
 @cache
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], *parts: Callable[..., Any]) -> Callable[..., Any]:
     """The compiled form of a function over arrays. It runs without the GIL and is cached on disk.
+
+    `parts` are the functions that it calls. They must be in the same file: numba compiles again when that one changes.
 
     numba caches it next to the source or in the user's cache folder, or in NUMBA_CACHE_DIR if that is set. If none of
     these is writable, our own folder is used for everything that numba compiles in this process from then on; failing
     that, every process compiles again.
     """
     import numba
+    from numba.extending import register_jitable
 
+    for part in parts:
+        register_jitable(part)
     try:
         return numba.njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
     except RuntimeError:  # numba found no writable folder

@@ -9,9 +9,8 @@ import rlwe_by_hand as hand
 from paraaegis.crypto.residues import (
     add,
     add_errors,
+    encode,
     lift,
-    mask,
-    negate,
     pack,
     packed_size,
     padded,
@@ -39,10 +38,14 @@ def some(count, seed=0):
     return [0, MODULUS - 1, PRIMES[0], PRIMES[1], PRIMES[0] - 1, PRIMES[1] - 1, 1, MODULUS // 2, *drawn][:count]
 
 
-def written(numbers):
-    out = np.full(packed_size(len(numbers)), 255, dtype=np.uint8)
-    pack(pairs_of(numbers), len(numbers), out)
+def packed_pairs(pairs, count):
+    out = np.full(packed_size(count), 255, dtype=np.uint8)
+    pack(pairs, count, out)
     return bytes(out)
+
+
+def written(numbers):
+    return packed_pairs(pairs_of(numbers), len(numbers))
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -82,22 +85,40 @@ def test_unused_bits_must_be_zero(count):
             unpack(octets, count, np.empty((2, 4096), dtype=np.uint32))
 
 
-def test_sums_and_differences_are_reduced():
-    first, second = some(300), some(300, seed=1)[::-1]
-    totals, addend = pairs_of(first)[:, :300], pairs_of(second)[:, :300]
-    add(totals, addend.copy())
-    assert numbers_of(totals, 300) == [(a + b) % MODULUS for a, b in zip(first, second, strict=True)]
-    negate(addend)
-    add(totals, addend)
-    assert numbers_of(totals, 300) == first
+@pytest.mark.parametrize("count", [*COUNTS, 300])
+def test_sums_and_differences_are_reduced(count):
+    first, second = some(count), some(count, seed=1)[::-1]
+    totals, space = pairs_of(first), np.full((2, 4096), 77, dtype=np.uint32)
+    totals[:, count:] = 0
+    add(totals, written(second), count, space)
+    assert numbers_of(totals, count) == [(a + b) % MODULUS for a, b in zip(first, second, strict=True)]
+    add(totals, written(second), count, space, subtract=True)
+    assert numbers_of(totals, count) == first
     assert (totals < np.array(PRIMES)[:, None]).all()
+    assert not totals[:, count:].any()
+    assert (space[:, padded(count) :] == 77).all()
 
 
 def test_zero_can_be_subtracted_from_zero():
-    totals, addend = np.zeros((2, 5), dtype=np.uint32), np.zeros((2, 5), dtype=np.uint32)
-    negate(addend)
-    add(totals, addend)
+    totals = np.zeros((2, 8), dtype=np.uint32)
+    add(totals, written([0] * 5), 5, np.empty((2, 8), dtype=np.uint32), subtract=True)
     assert not totals.any()
+
+
+@pytest.mark.parametrize("subtract", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 2049])
+def test_a_refused_addition_changes_nothing(count, subtract):
+    totals = pairs_of(some(count))
+    before, octets = totals.copy(), bytearray(written(some(count, seed=1)))
+    octets[-1] |= 128  # an unused bit
+    with pytest.raises(CryptoError, match="unused bits zero"):
+        add(totals, octets, count, np.empty((2, 4096), dtype=np.uint32), subtract)
+    for prime in PRIMES:
+        bad = pairs_of(some(count))
+        bad[PRIMES.index(prime), count - 1] = prime
+        with pytest.raises(CryptoError, match=f"got residues up to .*{prime}"):
+            add(totals, packed_pairs(bad, count), count, np.empty((2, 4096), dtype=np.uint32), subtract)
+    np.testing.assert_array_equal(totals, before)
 
 
 EXTREME = st.tuples(
@@ -124,8 +145,10 @@ def test_a_masked_message_is_what_integers_give(drawn, offset):
     added = [int(a) + 2**30 * int(b) - offset for a, b in zip(low, high, strict=True)]
     rows = zip(PRIMES, products.tolist(), strict=True)
     expected = [[(x + one) % p for x, one in zip(row, added, strict=True)] for p, row in rows]
-    mask(products, low, high, offset)
-    assert products.tolist() == expected
+    out = np.empty(packed_size(low.size), dtype=np.uint8)
+    encode(np.pad(products, ((0, 0), (0, padded(low.size) - low.size))), low, high, offset, out)
+    unpack(out, low.size, pairs := np.empty((2, padded(low.size)), dtype=np.uint32))
+    assert pairs[:, : low.size].tolist() == expected
 
 
 @settings(deadline=None)
@@ -147,6 +170,6 @@ def test_lifting_splits_the_centred_difference_into_message_and_error(drawn, fir
 
 def test_an_error_counts_the_ones_of_42_bits():
     words = [0, 2**42 - 1, 2**64 - 1, 2**42, 2**64 - 2**42, 1, 0x5555555555555555, 0x3123456789ABCDEF]
-    octets, totals = b"".join(word.to_bytes(8, "little") for word in words), np.full(len(words), 1000, dtype=np.uint32)
-    add_errors(lambda size: octets[:size], totals)
-    assert totals.tolist() == [1000 + bin(word % 2**42).count("1") for word in words]
+    octets, pairs = b"".join(word.to_bytes(8, "little") for word in words), pairs_of([1000] * len(words))
+    add_errors(lambda size: octets[:size], pairs)
+    assert pairs.tolist() == [[1000 + bin(word % 2**42).count("1") for word in words]] * 2

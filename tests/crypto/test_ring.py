@@ -1,15 +1,14 @@
 """Arithmetic in Z_Q[x]/(x^2048 + 1), held to the schoolbook."""
 
-import struct
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlwe_by_hand as hand
-from paraaegis.crypto.ring import DEGREE, LAZY, PRIMES, ROOTS, draw, fields, multiply, reversed_bits, transform
+from paraaegis.crypto.ring import DEGREE, LAZY, PRIMES, ROOTS, SPARE, draw, fields, multiply, reversed_bits, transform
 from paraaegis.crypto.streams import keystream
+from paraaegis.errors import CryptoError
 
 BY_FIELD = pytest.mark.parametrize("which", [0, 1])
 
@@ -94,37 +93,43 @@ def test_nothing_overflows_where_sums_are_largest(which, polynomials):
             np.testing.assert_array_equal((values % prime).reshape(DEGREE, -1), expected)
 
 
+def words_of(key, count):
+    return np.frombuffer(keystream(key)(4 * count), dtype="<u4")
+
+
 @BY_FIELD
 def test_a_draw_is_the_documented_one(which):
     update, values = hand.stream(bytes(range(32))), np.empty(60_000, dtype=np.uint32)
     expected = hand.uniform(update, values.size, PRIMES[which])
-    draw(keystream(bytes(range(32))), values, PRIMES[which])
+    words = words_of(bytes(range(32)), values.size + SPARE)
+    end = draw(words, 0, values, PRIMES[which])
     assert values.tolist() == expected
+    assert words[end] == hand.number(update, 4)  # the next word of the stream
 
 
 def test_rejected_places_take_the_next_words_in_order_until_all_fit():
     prime, bad = PRIMES[1], 2**25 - 1
     first = [5, prime, prime - 1, bad, 0, bad]  # places 1, 3 and 5 are drawn again
     second = [bad, 7, prime]  # for those, of which 1 and 5 are once more
-    words = [*first, *second, bad, 9, 8, 77]
-    octets = b"".join(struct.pack("<I", word << 7 | 127) for word in words)
-
-    def stream(size):
-        nonlocal octets
-        part, octets = octets[:size], octets[size:]
-        return part
-
+    words = np.array([1, 2, *first, *second, bad, 9, 8, 77], dtype=np.uint32) << 7 | 127
     values = np.empty(6, dtype=np.uint32)
-    draw(stream, values, prime)
+    assert words[draw(words, 2, values, prime)] >> 7 == 77  # and no word more
     assert values.tolist() == [5, 8, prime - 1, 7, 0, 9]
-    assert struct.unpack("<I", octets)[0] >> 7 == 77  # and no word more
+    with pytest.raises(CryptoError, match="11 words are too few to draw 6 residues; they are not random"):
+        draw(words[:-2], 2, values, prime)
+
+
+def test_more_rejected_places_than_are_allowed_for_are_refused():
+    words = np.full(SPARE + 9, 2**32 - 1, dtype=np.uint32)
+    with pytest.raises(CryptoError, match="not random"):
+        draw(words, 0, np.empty(SPARE + 1, dtype=np.uint32), PRIMES[0])
 
 
 @BY_FIELD
 def test_drawn_numbers_are_uniform_below_the_prime(which):
     """Chi-squared over 64 classes, and nothing at p or above."""
-    values = np.empty(2_000_000, dtype=np.uint32)
-    draw(keystream(b"\x01" * 32), values, PRIMES[which])
+    values = np.empty(1_000_000, dtype=np.uint32)
+    draw(words_of(b"\x01" * 32, values.size + SPARE), 0, values, PRIMES[which])
     assert values.max() < PRIMES[which]
     counts = np.bincount(values.astype(np.int64) * 64 // PRIMES[which], minlength=64)
     expected = values.size / 64

@@ -12,7 +12,7 @@ import rlwe_by_hand as hand
 from paraaegis.crypto import rlwe_chunks
 from paraaegis.crypto.residues import add_errors
 from paraaegis.crypto.ring import MODULUS
-from paraaegis.crypto.rlwe import PROFILES, SECRET, RlweSum, decrypt, encrypt, new_secret, rounded
+from paraaegis.crypto.rlwe import PROFILES, SECRET, RlweSum, decrypt, encrypt, new_mask, new_secret, rounded
 from paraaegis.fixed_point import STEP
 
 WIDE, DOUBLE = PROFILES["wide"], PROFILES["double"]
@@ -35,7 +35,7 @@ def summed(profile, rows):
     """The opened sum of several clients' values."""
     total, secrets = RlweSum(profile, rows[0].size), [new_secret() for _ in rows]
     for row, secret in zip(rows, secrets, strict=True):
-        total.add(encrypt(profile, row, len(rows), secret, SEED))
+        total.add(encrypt(profile, row, len(rows), new_mask(SEED, secret)))
     return decrypt(profile, total.close(), rows[0].size, sum(secrets), SEED, len(rows))
 
 
@@ -48,7 +48,7 @@ def test_a_small_upload_is_what_integers_give(profile):
     length = (2048 + 5) * profile.lanes - (profile.lanes - 1)
     steps, secret = draw(profile, 0, length), hand.secret_of(ENTROPY)
     places = [*range(0, 2053, 41), 2047, 2048, 2052]
-    (chunk,) = encrypt(profile, steps, 1, np.array(secret), SEED, ENTROPY)
+    (chunk,) = encrypt(profile, steps, 1, new_mask(SEED, np.array(secret), ENTROPY))
     found = hand.unpacked(bytes(chunk.view), 2053)
     expected = hand.masked(profile.lanes, steps.tolist(), secret, SEED, ENTROPY, only=places)
     assert {place: found[place] for place in places} == expected
@@ -58,12 +58,12 @@ def test_a_small_upload_is_what_integers_give(profile):
 def test_a_full_small_case_is_what_integers_give(profile):
     steps, secret = draw(profile, 1, 130), hand.secret_of(ENTROPY)
     expected = hand.masked(profile.lanes, steps.tolist(), secret, SEED, ENTROPY)
-    assert raw(encrypt(profile, steps, 1, np.array(secret), SEED, ENTROPY)) == hand.packed(expected.values())
+    assert raw(encrypt(profile, steps, 1, new_mask(SEED, np.array(secret), ENTROPY))) == hand.packed(expected.values())
 
 
 def test_a_second_chunk_has_polynomials_and_errors_of_its_own():
     steps, secret = draw(WIDE, 2, WIDE.chunk + 9), hand.secret_of(ENTROPY)
-    _, chunk = encrypt(WIDE, steps, 1, np.array(secret), SEED, ENTROPY)
+    _, chunk = encrypt(WIDE, steps, 1, new_mask(SEED, np.array(secret), ENTROPY))
     expected = hand.masked(1, steps[WIDE.chunk :].tolist(), secret, SEED, ENTROPY, index=1)
     assert bytes(chunk.view) == hand.packed(expected.values())
 
@@ -80,7 +80,7 @@ PINNED = {
 def test_uploads_are_pinned(name, length):
     """Clients on other machines and with other library versions must send these too, else no sum opens."""
     steps = np.arange(length) * 7919 % 200_003 - 100_001
-    upload = encrypt(PROFILES[name], steps, 10, new_secret(ENTROPY), SEED, ENTROPY)
+    upload = encrypt(PROFILES[name], steps, 10, new_mask(SEED, new_secret(ENTROPY), ENTROPY))
     assert hashlib.sha256(raw(upload)).hexdigest()[:16] == PINNED[name, length]
 
 
@@ -154,7 +154,7 @@ def test_both_widths_of_steps_and_any_strides_give_the_same_upload(profile):
     steps, secret = draw(profile, 0, 5000, 100_000), new_secret()
     forms = [steps, steps.astype(np.int32), np.repeat(steps, 2)[::2], steps.copy()]
     forms[-1].flags.writeable = False
-    assert len({raw(encrypt(profile, form, 3, secret, SEED, ENTROPY)) for form in forms}) == 1
+    assert len({raw(encrypt(profile, form, 3, new_mask(SEED, secret, ENTROPY))) for form in forms}) == 1
 
 
 @BY_PROFILE
@@ -164,7 +164,7 @@ def test_the_number_of_threads_changes_no_bit(profile, monkeypatch):
         monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
         total = RlweSum(profile, steps.size)
         for entropy in (SEED, ENTROPY):
-            total.add(encrypt(profile, steps, 2, secret, SEED, entropy))
+            total.add(encrypt(profile, steps, 2, new_mask(SEED, secret, entropy)))
         closed = total.close()
         opened = decrypt(profile, closed, steps.size, 2 * secret, SEED, 2)
         np.testing.assert_array_equal(opened, 2 * steps)
@@ -175,19 +175,19 @@ def test_the_number_of_threads_changes_no_bit(profile, monkeypatch):
 @BY_PROFILE
 def test_a_chunk_does_not_depend_on_those_after_it(profile):
     steps, secret = draw(profile, 0, profile.chunk + 100), new_secret()
-    alone = encrypt(profile, steps[: profile.chunk], 1, secret, SEED, ENTROPY)
-    assert raw(encrypt(profile, steps, 1, secret, SEED, ENTROPY)[:1]) == raw(alone)
+    alone = encrypt(profile, steps[: profile.chunk], 1, new_mask(SEED, secret, ENTROPY))
+    assert raw(encrypt(profile, steps, 1, new_mask(SEED, secret, ENTROPY))[:1]) == raw(alone)
 
 
 def test_an_upload_and_a_sum_take_six_and_a_quarter_bytes_a_coefficient():
     for profile, length in ((WIDE, 131_072 + 10), (DOUBLE, 2 * (131_072 + 10) - 1)):
         total = RlweSum(profile, length)
-        total.add(encrypt(profile, np.zeros(length, dtype=np.int32), 1, new_secret(), SEED))
+        total.add(encrypt(profile, np.zeros(length, dtype=np.int32), 1, new_mask(SEED)))
         assert [len(chunk) for chunk in total.close()] == [819_200, 63]
 
 
 def test_what_was_added_can_be_subtracted():
-    uploads = [encrypt(WIDE, draw(WIDE, n, 2049, 3), 3, new_secret(), SEED) for n in range(3)]
+    uploads = [encrypt(WIDE, draw(WIDE, n, 2049, 3), 3, new_mask(SEED)) for n in range(3)]
     sums = {}
     for kept in ([0], [0, 1, 2]):
         total = RlweSum(WIDE, 2049)
@@ -219,7 +219,7 @@ def test_errors_are_centred_binomial(profile):
     """Under a secret of zeros an upload of zeros is its error alone."""
     length = 50_000 * profile.lanes
     nothing = np.zeros(SECRET, dtype=np.int64)
-    (chunk,) = encrypt(profile, np.zeros(length, dtype=np.int32), 1, nothing, SEED)
+    (chunk,) = encrypt(profile, np.zeros(length, dtype=np.int32), 1, new_mask(SEED, nothing))
     wholes = np.array(hand.unpacked(bytes(chunk.view), 50_000))
     errors = np.where(wholes > MODULUS // 2, wholes - MODULUS, wholes)
     assert np.abs(errors).max() <= 21
@@ -230,13 +230,13 @@ def test_errors_are_centred_binomial(profile):
 def test_randomness_is_fresh():
     assert len({new_secret().tobytes() for _ in range(5)}) == 5
     steps, secret = np.zeros(100, dtype=np.int32), new_secret()
-    assert len({raw(encrypt(WIDE, steps, 1, secret, SEED)) for _ in range(5)}) == 5
+    assert len({raw(encrypt(WIDE, steps, 1, new_mask(SEED, secret))) for _ in range(5)}) == 5
 
 
 def test_masks_differ_by_seed_secret_and_block():
     steps, nothing = np.zeros(4096, dtype=np.int32), bytes(32)
     uploads = [
-        raw(encrypt(WIDE, steps, 1, new_secret(key), seed, ENTROPY))
+        raw(encrypt(WIDE, steps, 1, new_mask(seed, new_secret(key), ENTROPY)))
         for key in (SEED, nothing)
         for seed in (SEED, nothing)
     ]

@@ -7,7 +7,7 @@ import rlwe_by_hand as hand
 from paraaegis.crypto import rlwe
 from paraaegis.crypto.residues import packed_size
 from paraaegis.crypto.ring import PRIMES
-from paraaegis.crypto.rlwe import PROFILES, SECRET, RlweSum, check_reach, decrypt, encrypt, new_secret
+from paraaegis.crypto.rlwe import PROFILES, SECRET, RlweSum, check_reach, decrypt, encrypt, new_mask, new_secret
 from paraaegis.crypto.rlwe_profiles import largest_error
 from paraaegis.errors import CryptoError, UpdateError
 from paraaegis.types import Blob
@@ -28,9 +28,9 @@ def test_overflow_is_refused_before_anything_is_encrypted(monkeypatch, profile, 
     steps[-1] = sign * (profile.reach_units // clients) * profile.unit
     check_reach(profile, steps, clients)
     steps[-1] += sign * (profile.unit // 2 + 1)
-    monkeypatch.setattr(rlwe, "products", None)
+    monkeypatch.setattr(rlwe, "mask_chunk", None)
     with pytest.raises(UpdateError, match=rf"'{profile.name}' supports sums within ±.*could reach") as caught:
-        encrypt(profile, steps, clients, new_secret(), SEED)
+        encrypt(profile, steps, clients, new_mask(SEED))
     assert f"{clients} client{'s' if clients > 1 else ''} with" in str(caught.value)
     hint = "no profile fits" if profile is WIDE else "profile 'wide' would fit"
     assert hint in str(caught.value)
@@ -40,7 +40,7 @@ def test_overflow_is_refused_before_anything_is_encrypted(monkeypatch, profile, 
 def test_the_extremes_of_int64_are_refused(profile):
     for extreme in (2**63 - 1, -(2**63)):
         with pytest.raises(UpdateError, match="could reach"):
-            encrypt(profile, np.array([0, extreme]), 1, new_secret(), SEED)
+            encrypt(profile, np.array([0, extreme]), 1, new_mask(SEED))
 
 
 @BY_PROFILE
@@ -48,7 +48,7 @@ def test_one_client_too_many_is_refused(profile):
     assert profile.max_clients == 249
     nothing = np.zeros(3, dtype=np.int32)
     with pytest.raises(UpdateError, match="up to 249 clients exactly, got 250; no profile fits"):
-        encrypt(profile, nothing, 250, new_secret(), SEED)
+        encrypt(profile, nothing, 250, new_mask(SEED))
     for clients in (0, 250):
         with pytest.raises(CryptoError, match=f"over 1 to 249 clients, got {clients}"):
             decrypt(profile, [Blob(bytes(19))], 3, new_secret(), SEED, clients)
@@ -64,7 +64,7 @@ LENGTH = WIDE.chunk + 101
 SECRETS = [new_secret() for _ in range(3)]
 PEAK = WIDE.reach_units // 3
 ROWS = [np.random.default_rng(n).integers(-PEAK, PEAK, LENGTH, endpoint=True) for n in range(3)]
-UPLOADS = [encrypt(WIDE, row, 3, secret, SEED) for row, secret in zip(ROWS, SECRETS, strict=True)]
+UPLOADS = [encrypt(WIDE, row, 3, new_mask(SEED, secret)) for row, secret in zip(ROWS, SECRETS, strict=True)]
 
 
 def changed(blob, octets, at=0):
@@ -88,8 +88,8 @@ BAD = {
     "r1 not reduced, last chunk": (GOOD[0], changed(GOOD[1], (2**25 - 1).to_bytes(4, "little"), 4 * 100)),
     "r2 not reduced": (GOOD[0], changed(changed(changed(GOOD[1], b"\xff" * 4), b"\xff" * 2, 404), b"\xff", 606)),
     "unused bits": (GOOD[0], changed(GOOD[1], b"\xff", packed_size(101) - 1)),
-    "another length": encrypt(WIDE, ROWS[0][:-1], 3, SECRETS[0], SEED),
-    "another profile": encrypt(DOUBLE, ROWS[0] % 1000, 3, SECRETS[0], SEED),
+    "another length": encrypt(WIDE, ROWS[0][:-1], 3, new_mask(SEED, SECRETS[0])),
+    "another profile": encrypt(DOUBLE, ROWS[0] % 1000, 3, new_mask(SEED, SECRETS[0])),
 }
 
 
@@ -163,7 +163,7 @@ def test_errors_that_two_clients_share_are_detected():
     """Their sum is twice as large, which its variance shows."""
     total, steps = RlweSum(WIDE, 5000), np.zeros(5000, dtype=np.int32)
     for _ in range(2):
-        total.add(encrypt(WIDE, steps, 2, SECRETS[0], SEED, ENTROPY))
+        total.add(encrypt(WIDE, steps, 2, new_mask(SEED, SECRETS[0], ENTROPY)))
     with pytest.raises(CryptoError, match=r"a mean square of 4.*near 21; "):
         decrypt(WIDE, total.close(), 5000, 2 * SECRETS[0], SEED, 2)
 
@@ -171,7 +171,7 @@ def test_errors_that_two_clients_share_are_detected():
 @pytest.mark.parametrize(("extra", "refused"), [(0, False), (43, True), (-43, True)])
 def test_one_error_that_is_too_large_is_detected(extra, refused):
     """Among so many values the variance does not show it."""
-    (chunk,) = encrypt(WIDE, np.zeros(5000, dtype=np.int32), 1, SECRETS[0], SEED)
+    (chunk,) = encrypt(WIDE, np.zeros(5000, dtype=np.int32), 1, new_mask(SEED, SECRETS[0]))
     coefficients = hand.unpacked(bytes(chunk.view), 5000)
     coefficients[4000] = (coefficients[4000] + extra) % hand.Q
     spoilt = [Blob(hand.packed(coefficients))]
@@ -185,7 +185,7 @@ def test_one_error_that_is_too_large_is_detected(extra, refused):
 def test_a_wrong_sum_of_very_many_secrets_is_detected_by_its_variance():
     """Over 249 clients a uniform error is nearly always within ten deviations."""
     for seed in range(20):
-        upload = encrypt(WIDE, np.zeros(50, dtype=np.int32), 249, new_secret(), SEED)
+        upload = encrypt(WIDE, np.zeros(50, dtype=np.int32), 249, new_mask(SEED))
         with pytest.raises(CryptoError, match="does not open"):
             decrypt(WIDE, upload, 50, np.full(SECRET, seed), SEED, 249)
 
@@ -204,7 +204,7 @@ def test_a_secret_out_of_range_is_refused(peak):
     wrong = new_secret()
     wrong[5] = peak
     with pytest.raises(CryptoError, match=r"within ±21, got 2048 from .*a share is wrong or missing"):
-        encrypt(WIDE, ROWS[0], 3, wrong, SEED)
+        encrypt(WIDE, ROWS[0], 3, new_mask(SEED, wrong))
     with pytest.raises(CryptoError, match="within ±21, got 2048"):
         decrypt(WIDE, GOOD, LENGTH, wrong, SEED, 1)
 
@@ -214,8 +214,8 @@ def test_seeds_have_32_bytes(wrong):
     steps = np.zeros(1, dtype=np.int32)
     for call in (
         lambda: new_secret(wrong),
-        lambda: encrypt(WIDE, steps, 1, SECRETS[0], wrong),
-        lambda: encrypt(WIDE, steps, 1, SECRETS[0], SEED, wrong),
+        lambda: encrypt(WIDE, steps, 1, new_mask(wrong, SECRETS[0])),
+        lambda: encrypt(WIDE, steps, 1, new_mask(SEED, SECRETS[0], wrong)),
         lambda: decrypt(WIDE, [Blob(bytes(7))], 1, SECRETS[0], wrong, 1),
     ):
         with pytest.raises(CryptoError, match=f"a seed has 32 bytes, got {len(wrong)}"):

@@ -70,7 +70,7 @@ def test_errors_differ_under_one_secret():
     sums = []
     for _ in range(2):
         total = rlwe.RlweSum(WIDE, zero.size)
-        total.add(rlwe.encrypt(WIDE, zero, 2, secret, seed))
+        total.add(rlwe.encrypt(WIDE, zero, 2, rlwe.new_mask(seed, secret)))
         sums.append(bytes(total.close()[0].view))
     assert sums[0] != sums[1]
 

@@ -60,10 +60,10 @@ def _rlwe(setting: rlwe.Profile, data: NDArray[np.float64], cores: int) -> dict[
     def encrypt(row: NDArray[np.float64]) -> Sequence[Blob]:
         secret = rlwe.new_secret()
         secrets[:] += secret
-        return rlwe.encrypt(setting, to_fixed_point(row), CLIENTS, secret, seed)
+        return rlwe.encrypt(setting, to_fixed_point(row), CLIENTS, rlwe.new_mask(seed, secret))
 
     def again() -> None:
-        rlwe.encrypt(setting, steps, CLIENTS, rlwe.new_secret(), seed)
+        rlwe.encrypt(setting, steps, CLIENTS, rlwe.new_mask(seed))
 
     steps = to_fixed_point(data[0])
     speedup = {} if cores else {"speedup": _speedup(lambda: _alone(again), again)}

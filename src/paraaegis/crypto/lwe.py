@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from paraaegis.crypto import rlwe
 from paraaegis.crypto.kdf import derive
+from paraaegis.crypto.masks import Mask
 from paraaegis.crypto.residues import BOUND, binomials, pack, packed_size, padded
 from paraaegis.crypto.ring import DEGREE, PRIMES, transform
 from paraaegis.crypto.rlwe_chunks import products, unpacked
@@ -145,6 +146,7 @@ class Matrix:
 
 
 Form: TypeAlias = Ring | Matrix
+LweMask: TypeAlias = Mask[tuple[Form, Integers, Integers]]  # of this form: A·s and the error e
 RING, MATRIX = Ring(), Matrix()
 FORMS: dict[str, Form] = {"ring": RING, "matrix": MATRIX}
 
@@ -154,43 +156,27 @@ def hardness(bits: Mapping[int, int], honest: int) -> int:
     return bits[max(h for h in bits if h <= honest)] if honest >= min(bits) else 0
 
 
-class LweMask:
-    """The mask A·s and error e that hide one client's values for one attempt of one round; computed without them."""
-
-    def __init__(self, form: Form, secret: Integers, mask: Integers, noise: Integers) -> None:
-        self.form, self.secret = form, secret
-        self._parts: tuple[Integers, Integers] | None = (mask, noise)
-
-    def take(self) -> tuple[Integers, Integers]:
-        """Mask and error, once: the difference of two vectors under the same mask would be in the clear."""
-        parts, self._parts = self._parts, None
-        if parts is None:
-            raise CryptoError("mask already used; masks are single-use")
-        return parts
-
-
 def new_mask(
     form: Form, seed: bytes, secrets: np.random.Generator, error_std: float, errors: np.random.Generator, length: int
 ) -> LweMask:
     """A mask for `length` values under a fresh secret. Both generators must be cryptographic."""
     secret, noise = form.secret(secrets), error(form, errors, error_std, length)
-    return LweMask(form, secret, form.mask(seed, secret, length), noise)
+    return Mask(secret, (form, form.mask(seed, secret, length), noise))
 
 
 def apply_mask(values: NDArray[np.floating], scale: float, lwe_mask: LweMask) -> tuple[NDArray[np.int32], Integers]:
     """Return h = x + A·s + e mod q, which a client sends, and x + e, its part of the sum; x = round(scale·values)."""
-    masked, (mask, noised) = np.empty(values.size, dtype=np.int32), lwe_mask.take()
-    limit = lwe_mask.form.limit
+    masked, (form, mask, noised) = np.empty(values.size, dtype=np.int32), lwe_mask.take()
 
     def add(_: int, span: slice) -> None:
         scaled = np.multiply(values[span], scale, dtype=np.float64)
         np.rint(scaled, out=scaled)
-        if not max(float(scaled.max()), -float(scaled.min())) <= limit:
+        if not max(float(scaled.max()), -float(scaled.min())) <= form.limit:
             raise UpdateError(
-                f"scaled values must lie within ±{limit} to be summed; use the scale from `lwe_parameters`"
+                f"scaled values must lie within ±{form.limit} to be summed; use the scale from `lwe_parameters`"
             )
         noised[span] += scaled.astype(np.int64)
-        masked[span] = (noised[span] + mask[span]) % lwe_mask.form.moduli(scaled.size)
+        masked[span] = (noised[span] + mask[span]) % form.moduli(scaled.size)
 
     parallel_map(add, slices(values.size, SHAPE.chunk))
     return masked, noised

@@ -52,29 +52,30 @@ def readonly(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def add_errors(stream: Callable[[int], Buffer], totals: Words) -> None:
-    """Add to each total an error plus 21: how many of the low 42 bits of the stream's next 64-bit word are ones.
+def add_errors(stream: Callable[[int], Buffer], pairs: Words) -> None:
+    """Add to each pair an error plus 21: how many of the low 42 bits of the stream's next 64-bit word are ones.
 
     An error is a centred binomial of 21 + 21 bits: within ±21, of variance 10.5.
     """
-    compiled(_add_errors)(readonly(np.frombuffer(stream(8 * totals.size), dtype="<u8")), totals)
+    compiled(_add_errors)(readonly(np.frombuffer(stream(8 * pairs.shape[1]), dtype="<u8")), *pairs)
 
 
 def binomials(stream: Callable[[int], bytes], count: int) -> NDArray[np.int64]:
     """Draw numbers like the errors: within ±21, of variance 10.5. They are the secrets."""
-    ones = np.zeros(count, dtype=np.uint32)
-    add_errors(stream, ones)
-    return ones.astype(np.int64) - BOUND
+    pairs = np.zeros((2, count), dtype=np.uint32)
+    add_errors(stream, pairs)
+    first, _ = pairs.astype(np.int64) - BOUND
+    return first
 
 
-def mask(products: Words, low: Words, high: Words, offset: int) -> None:
-    """Add low + high·2^30 − offset to products of the ring, and reduce.
+def encode(masks: Words, low: Words, high: Words, offset: int, out: NDArray[np.uint8]) -> None:
+    """Add low + high·2^30 − offset to products of the ring, with errors or without; reduce; write the sums to `out`.
 
-    `low` must be below 2^30 + 2^10 and `high` below 2^20.
+    `low` must be below 2^30 + 2^10 and `high` below 2^20. `masks` is padded, and used as work space.
     """
-    for prime, values in zip(PRIMES, products, strict=True):
-        word, quotient = shoup(1 << (DIGIT_BITS + SCALE_BITS), prime)
-        compiled(_mask)(values, low, high, word, quotient, -offset % prime, prime)
+    masks[:, low.size : padded(low.size)] = 0
+    constants = [(*shoup(1 << (DIGIT_BITS + SCALE_BITS), prime), -offset % prime, prime) for prime in PRIMES]
+    compiled(_encode, _mask, _pack)(*masks, low, high, *constants, *_planes(out, low.size))
 
 
 def pack(pairs: Words, count: int, out: NDArray[np.uint8]) -> None:
@@ -85,34 +86,36 @@ def pack(pairs: Words, count: int, out: NDArray[np.uint8]) -> None:
 
 def unpack(buffer: Buffer, count: int, pairs: Words) -> None:
     """Read `count` coefficients into the start of `pairs`. Residues that are not reduced are refused."""
-    octets = readonly(np.frombuffer(buffer, dtype=np.uint8))
     pairs[:, count : padded(count)] = 0
-    aligned = (readonly(np.require(plane, requirements="A")) for plane in _planes(octets, count))
-    compiled(_unpack)(*aligned, *pairs)
-    largest = [int(residues[:count].max()) for residues in pairs]
-    if largest[0] >= PRIMES[0] or largest[1] >= PRIMES[1] or pairs[1, count : padded(count)].any():
+    _check(*compiled(_unpack)(*_received(buffer, count), *pairs[:, : padded(count)]))
+
+
+def add(totals: Words, buffer: Buffer, count: int, pairs: Words, subtract: bool = False) -> None:
+    """Add `count` coefficients to totals, or subtract them. Totals are padded and stay as they are if that is refused.
+
+    `pairs` is work space.
+    """
+    pairs[:, count : padded(count)] = 0
+    room = pairs[:, : padded(count)]
+    _check(*compiled(_merge, _unpack, _add)(*_received(buffer, count), room, totals, PRIMES, subtract))
+
+
+def _check(largest1: int, largest2: int, unused: int) -> None:
+    if largest1 >= PRIMES[0] or largest2 >= PRIMES[1] or unused:
         raise CryptoError(
             f"masked values must be residues below {PRIMES[0]} and {PRIMES[1]} with unused bits zero, got residues up "
-            f"to {largest[0]} and {largest[1]}; the chunk is damaged or of another kind"
+            f"to {largest1} and {largest2}; the chunk is damaged or of another kind"
         )
+
+
+def _received(buffer: Buffer, count: int) -> list[NDArray[Any]]:
+    """The planes of received bytes, which may lie at any address."""
+    octets = readonly(np.frombuffer(buffer, dtype=np.uint8))
+    return [readonly(np.require(plane, requirements="A")) for plane in _planes(octets, count)]
 
 
 def _planes(octets: NDArray[np.uint8], count: int) -> Planes:
     return octets[: 4 * count].view(np.uint32), octets[4 * count : 6 * count].view(np.uint16), octets[6 * count :]
-
-
-def add(totals: Words, pairs: Words) -> None:
-    """Add pairs to totals, both reduced. `pairs` is used as work space."""
-    for prime, total, residues in zip(PRIMES, totals, pairs, strict=True):
-        total += residues
-        np.subtract(total, np.uint32(prime), out=residues)  # wraps to more than `total` where that is reduced
-        np.minimum(total, residues, out=total)
-
-
-def negate(pairs: Words) -> None:
-    """Replace residues by p − r, for `add` to subtract them."""
-    for prime, residues in zip(PRIMES, pairs, strict=True):
-        np.subtract(np.uint32(prime), residues, out=residues)
 
 
 def lift(pairs: Words, products: Words, messages: NDArray[np.int64]) -> tuple[int, int]:
@@ -124,17 +127,19 @@ def lift(pairs: Words, products: Words, messages: NDArray[np.int64]) -> tuple[in
     return int(found[0]), int(found[1])
 
 
-def _add_errors(words: Any, totals: Any) -> None:
+def _add_errors(words: Any, first: Any, second: Any) -> None:
     for i in range(words.size):  # compilers know these lines and use the processor's own count of ones
         x = words[i] & _BELOW
         x = x - ((x >> np.uint64(1)) & _PAIRS)
         x = (x & _NIBBLES) + ((x >> np.uint64(2)) & _NIBBLES)
         x = (x + (x >> np.uint64(4))) & _BYTES
-        totals[i] = np.uint32(totals[i] + ((x * _SUM) >> np.uint64(56)))
+        ones = np.uint32((x * _SUM) >> np.uint64(56))
+        first[i] += ones
+        second[i] += ones
 
 
 def _mask(values: Any, low: Any, high: Any, word: Any, quotient: Any, constant: Any, prime: Any) -> None:
-    """The sum is below 64p (the product) + 2p + 33p (`low`) + p (the constant), which is less than 2^32."""
+    """The sum is below 65p (product and error) + 2p + 33p (`low`) + p (the constant), which is less than 2^32."""
     p, p64, reciprocal = np.uint32(prime), np.uint64(prime), np.uint64((1 << 32) // prime)
     w, q, c = np.uint64(word), np.uint64(quotient), np.uint32(constant)
     for i in range(values.size):
@@ -143,6 +148,12 @@ def _mask(values: Any, low: Any, high: Any, word: Any, quotient: Any, constant: 
         x = np.uint64(np.uint32(values[i] + y + low[i] + c))
         y = np.uint32(x - ((x * reciprocal) >> np.uint64(32)) * p64)  # below 2p
         values[i] = min(y, np.uint32(y - p))
+
+
+def _encode(first: Any, second: Any, low: Any, high: Any, one: Any, two: Any, bits: Any, middle: Any, top: Any) -> None:
+    _mask(first[: low.size], low, high, *one)
+    _mask(second[: low.size], low, high, *two)
+    _pack(first, second, bits, middle, top)
 
 
 def _pack(first: Any, second: Any, low: Any, middle: Any, top: Any) -> None:
@@ -156,7 +167,8 @@ def _pack(first: Any, second: Any, low: Any, middle: Any, top: Any) -> None:
         top[i] = np.uint8(a | (b << np.uint32(2)) | (c << np.uint32(4)) | (d << np.uint32(6)))
 
 
-def _unpack(low: Any, middle: Any, top: Any, first: Any, second: Any) -> None:
+def _unpack(low: Any, middle: Any, top: Any, first: Any, second: Any) -> Any:
+    """Returns the largest residue modulo each prime, and the unused bits."""
     for i in range(low.size):
         first[i] = low[i] & _LOW
         second[i] = (low[i] >> np.uint32(BITS)) | (np.uint32(middle[i]) << np.uint32(32 - BITS))
@@ -166,6 +178,28 @@ def _unpack(low: Any, middle: Any, top: Any, first: Any, second: Any) -> None:
         second[4 * i + 1] |= ((x >> np.uint32(2)) & np.uint32(3)) << _TOP
         second[4 * i + 2] |= ((x >> np.uint32(4)) & np.uint32(3)) << _TOP
         second[4 * i + 3] |= (x >> np.uint32(6)) << _TOP
+    largest1 = largest2 = unused = np.uint32(0)
+    for i in range(low.size):
+        largest1, largest2 = max(largest1, first[i]), max(largest2, second[i])
+    for i in range(low.size, second.size):
+        unused |= second[i]
+    return largest1, largest2, unused
+
+
+def _merge(low: Any, middle: Any, top: Any, pairs: Any, totals: Any, primes: Any, subtract: Any) -> Any:
+    """Add pairs to totals, both reduced, unless pairs are not. Returns what `_unpack` does."""
+    largest1, largest2, unused = _unpack(low, middle, top, pairs[0], pairs[1])
+    if largest1 < primes[0] and largest2 < primes[1] and unused == 0:
+        _add(totals[0], pairs[0], primes[0], subtract)
+        _add(totals[1], pairs[1], primes[1], subtract)
+    return largest1, largest2, unused
+
+
+def _add(total: Any, residues: Any, prime: Any, subtract: Any) -> None:
+    p = np.uint32(prime)
+    for i in range(total.size):
+        x = np.uint32(total[i] + (p - residues[i] if subtract else residues[i]))
+        total[i] = min(x, np.uint32(x - p))  # x − p wraps to more than x where that is reduced
 
 
 def _lift(first: Any, second: Any, mask1: Any, mask2: Any, messages: Any, word: Any, quotient: Any) -> Any:

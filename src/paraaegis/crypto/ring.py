@@ -13,7 +13,6 @@ lies in [0, 2p) for every x below 2^32. Nothing branches on a secret or takes it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.compiled import compiled
-from paraaegis.types import Buffer
+from paraaegis.errors import CryptoError
 
 Words: TypeAlias = NDArray[np.uint32]
 
@@ -32,6 +31,7 @@ MODULUS = PRIMES[0] * PRIMES[1]
 ROOTS = (9_066, 31_815)  # the smallest ψ modulo each prime with ψ^2048 = −1
 BITS = 25
 LAZY = 64  # a product's residues are below LAZY·p
+SPARE = 1024  # words to draw rejected places again: 80 are expected for 64 polynomials modulo both primes
 _BLOCK = 64  # rows that the first levels of an inverse transform combine
 _TILE = 256  # neighbours that the other levels process at once; with their 32 rows they fit in the first cache
 
@@ -95,25 +95,16 @@ def transform(polynomial: NDArray[np.int64]) -> tuple[Factors, ...]:
     return tuple(prepared)
 
 
-def draw(stream: Callable[[int], Buffer], values: Words, prime: int) -> None:
-    """Fill `values` with uniform residues from a stream of bytes.
+def draw(words: Words, start: int, values: Words, prime: int) -> int:
+    """Fill `values` with uniform residues from random words; returns the index of the first word that is not needed.
 
-    Each place takes a little-endian 32-bit word of the stream and keeps its top 25 bits. While places hold p or more,
-    each of them takes another word, in ascending order of place.
+    Each place takes a 32-bit word, in order from `start` on, and keeps its top 25 bits. While places hold p or more,
+    each of them takes another word, in ascending order of place. Up to `SPARE` such places are allowed for.
     """
-    places = np.empty(values.size, dtype=np.uint32)
-    rejected = places[: compiled(_top_bits)(_words(stream, values.size), values, places, prime)]
-    while rejected.size:
-        again, kept = np.empty(rejected.size, dtype=np.uint32), np.empty(rejected.size, dtype=np.uint32)
-        count = compiled(_top_bits)(_words(stream, rejected.size), again, kept, prime)
-        values[rejected] = again
-        rejected = rejected[kept[:count]]
-
-
-def _words(stream: Callable[[int], Buffer], count: int) -> NDArray[np.uint32]:
-    words = np.frombuffer(stream(4 * count), dtype="<u4")
-    words.flags.writeable = False  # loops are compiled once for these and once for writable arrays
-    return words
+    end: int = compiled(_draw)(words, start, values, np.empty(SPARE, dtype=np.uint32), prime)
+    if end < 0:
+        raise CryptoError(f"{words.size - start} words are too few to draw {values.size} residues; they are not random")
+    return end
 
 
 def multiply(values: Words, by: Factors, field: Field) -> None:
@@ -121,21 +112,36 @@ def multiply(values: Words, by: Factors, field: Field) -> None:
 
     The results are coefficients in ascending order, below LAZY·p and not reduced.
     """
-    inverses = field.inverses.words, field.inverses.quotients
-    compiled(_products)(values, by.words, by.quotients, *inverses, field.prime)
-    compiled(_columns)(values, *inverses, field.prime)
+    inverses = field.inverses
+    compiled(_multiply, _products, _columns)(
+        values, by.words, by.quotients, inverses.words, inverses.quotients, field.prime
+    )
 
 
-def _top_bits(words: Any, values: Any, places: Any, prime: Any) -> Any:
-    """Keep the top bits of each word, and list the places where these are no residue. Returns how many there are."""
-    p, count = np.uint32(prime), 0
-    for i in range(words.size):
-        x = words[i] >> np.uint32(32 - BITS)
+def _draw(words: Any, start: Any, values: Any, places: Any, prime: Any) -> Any:
+    """Negative if there are too few words or too many places to draw again. Branches are on public numbers."""
+    p, shift, count, end = np.uint32(prime), np.uint32(32 - BITS), 0, start + values.size
+    first = words[start:end]
+    for i in range(first.size):
+        x = first[i] >> shift
         values[i] = x
-        if x >= p:  # on public numbers
+        if x >= p:
+            if count == places.size:
+                return -1
             places[count] = i
             count += 1
-    return count
+    while count:
+        if end + count > words.size:
+            return -1
+        again, rejected = words[end : end + count], 0
+        for k in range(again.size):
+            x = again[k] >> shift
+            values[places[k]] = x
+            if x >= p:
+                places[rejected] = places[k]
+                rejected += 1
+        end, count = end + count, rejected
+    return end
 
 
 def _forward(values: Any, powers: Any, quotients: Any, prime: Any) -> None:
@@ -155,6 +161,11 @@ def _forward(values: Any, powers: Any, quotients: Any, prime: Any) -> None:
         groups, half = 2 * groups, half // 2
     for k in range(values.size):
         values[k] %= p
+
+
+def _multiply(values: Any, words: Any, quotients: Any, inverses: Any, inverse_quotients: Any, prime: Any) -> None:
+    _products(values, words, quotients, inverses, inverse_quotients, prime)
+    _columns(values, inverses, inverse_quotients, prime)
 
 
 def _products(values: Any, words: Any, quotients: Any, inverses: Any, inverse_quotients: Any, prime: Any) -> None:

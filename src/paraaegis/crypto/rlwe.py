@@ -14,18 +14,20 @@ sum may ever be opened of the same uploads: the sums over two sets of clients di
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import sqrt
 from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.kdf import KEY_BYTES, derive
-from paraaegis.crypto.residues import BOUND, ERROR_BITS, add, binomials, negate, pack, packed_size, padded
-from paraaegis.crypto.ring import DEGREE, transform
-from paraaegis.crypto.rlwe_chunks import Transform, encrypt_chunk, open_chunk, products, unpacked
+from paraaegis.crypto.masks import Mask
+from paraaegis.crypto.residues import BOUND, ERROR_BITS, binomials, pack, packed_size, padded
+from paraaegis.crypto.ring import DEGREE, Words, transform
+from paraaegis.crypto.rlwe_chunks import Transform, add_chunk, encrypt_chunk, mask_chunk, open_chunk, products, unpacked
 from paraaegis.crypto.rlwe_profiles import PROFILES, Profile, check_reach, largest_error, rounded
 from paraaegis.crypto.shamir import NARROW
 from paraaegis.crypto.streams import keystream
@@ -41,17 +43,21 @@ __all__ = [
     "SECRET",
     "SECURITY",
     "Profile",
+    "RlweMask",
     "RlweSum",
     "check_reach",
     "decrypt",
     "encrypt",
+    "new_mask",
     "new_secret",
+    "precompute",
     "rounded",
 ]
 
 SECRET = DEGREE  # numbers in a secret
 FIELD = NARROW  # of its shares: summed secrets are below half its prime
 SECURITY = MappingProxyType({2: 113, 3: 114, 4: 115, 8: 115, 20: 116})  # core-SVP bits, by honest clients in a sum
+RlweMask: TypeAlias = Mask[Callable[[int, int], Words]]  # a·s + e of a chunk, by its index and number of coefficients
 _FAILURE = 50  # the sum of the right secrets is refused with a probability of e^-50
 
 
@@ -60,26 +66,46 @@ def new_secret(entropy: bytes | None = None) -> NDArray[np.int64]:
     return binomials(keystream(derive(_entropy(entropy), "rlwe secret")), SECRET)
 
 
-def encrypt(
-    profile: Profile,
-    steps: FixedPoint,
-    clients: int,
-    secret: NDArray[np.int64],
-    seed: bytes,
-    entropy: bytes | None = None,
-) -> tuple[Blob, ...]:
-    """Mask grid steps under a fresh secret, in chunks that can be summed over up to `clients` clients.
+def new_mask(seed: bytes, secret: NDArray[np.int64] | None = None, entropy: bytes | None = None) -> RlweMask:
+    """A mask for one upload under a fresh secret. Each chunk is computed when it is needed; see also `precompute`.
 
-    `seed` is public and the same for all clients of a sum. `entropy`, 32 bytes that replace the system's, is for tests.
+    `seed` is public and the same for all clients of a sum. A given secret, and `entropy`, 32 bytes that replace the
+    system's, are for tests.
     """
-    check_reach(profile, steps, clients)
+    secret = new_secret() if secret is None else secret
     transformed, seed, entropy = _transformed(secret, 1), _seed(seed), _entropy(entropy)
-    counts = _counts(profile, steps.size)
+
+    def compute(index: int, count: int) -> Words:
+        return mask_chunk(seed, index, count, transformed, derive(entropy, "rlwe errors", index))
+
+    return Mask(secret, compute)
+
+
+def precompute(mask: RlweMask, profile: Profile, length: int) -> RlweMask:
+    """The same mask, computed in full for this many values; it takes 8 bytes per coefficient."""
+    counts, compute = _counts(profile, length), mask.take()
+    chunks = _pairs(counts)
+
+    def fill(index: int, count: int) -> None:
+        chunks[index][:] = compute(index, count)
+
+    def computed(index: int, count: int) -> Words:
+        if counts[index : index + 1] != [count]:
+            raise CryptoError(f"this mask was computed for {plural(length, 'value')} and cannot hide any other number")
+        return chunks[index]
+
+    parallel_map(fill, counts)
+    return Mask(mask.secret, computed)
+
+
+def encrypt(profile: Profile, steps: FixedPoint, clients: int, mask: RlweMask) -> tuple[Blob, ...]:
+    """Mask grid steps, in chunks that can be summed over up to `clients` clients."""
+    check_reach(profile, steps, clients)
+    counts, masks = _counts(profile, steps.size), mask.take()
     parts = _blank(counts)
 
     def work(index: int, span: slice) -> Blob:
-        masks, errors = products(seed, index, counts[index], transformed), derive(entropy, "rlwe errors", index)
-        encrypt_chunk(profile, _contiguous(steps[span]), masks, errors, parts[index])
+        encrypt_chunk(profile, _contiguous(steps[span]), masks(index, counts[index]), parts[index])
         return Blob(parts[index].data)
 
     return tuple(parallel_map(work, slices(steps.size, profile.chunk)))
@@ -92,8 +118,7 @@ class RlweSum:
         self.profile, self.length = profile, length
         self._counts = _counts(profile, length)
         self._uploads = 0
-        sizes = [padded(count) for count in self._counts]
-        self._totals = np.split(np.zeros((2, sum(sizes)), dtype=np.uint32), np.cumsum(sizes)[:-1], axis=1)
+        self._totals = _pairs(self._counts)
 
     def add(self, chunks: Sequence[Blob]) -> None:
         """Add one client's chunks: all of them or, with an error, none."""
@@ -106,16 +131,18 @@ class RlweSum:
         self._uploads -= 1
 
     def _merge(self, chunks: Sequence[Blob], subtract: bool) -> None:
-        pairs = _paired(chunks, self._counts, self.length)
-        parallel_map(lambda _, pair: unpacked(*pair), pairs)  # refuses a bad chunk before any total changes
+        pairs, merged = _paired(chunks, self._counts, self.length), list[int]()
 
         def work(index: int, pair: tuple[Blob, int]) -> None:
-            residues = unpacked(*pair)
-            if subtract:
-                negate(residues)
-            add(self._totals[index][:, : residues.shape[1]], residues)
+            add_chunk(self._totals[index], *pair, subtract)
+            merged.append(index)
 
-        parallel_map(work, pairs)
+        try:
+            parallel_map(work, pairs)
+        except BaseException:
+            for index in merged:  # exactly undone, since totals are reduced
+                add_chunk(self._totals[index], *pairs[index], not subtract)
+            raise
 
     def close(self) -> tuple[Blob, ...]:
         """The sum's chunks; this object cannot be used afterwards."""
@@ -154,7 +181,7 @@ def warm() -> None:
     for profile in PROFILES.values():
         for kind in (np.int32, np.int64):
             total = RlweSum(profile, 2)
-            total.add(encrypt(profile, np.zeros(2, dtype=kind), 1, secret, seed))
+            total.add(encrypt(profile, np.zeros(2, dtype=kind), 1, new_mask(seed, secret)))
             decrypt(profile, total.close(), 2, secret, seed, 1)
 
 
@@ -177,6 +204,12 @@ def _check_errors(found: Sequence[tuple[int, int]], count: int, clients: int) ->
 def _counts(profile: Profile, length: int) -> list[int]:
     """The number of coefficients in each chunk."""
     return [profile.coefficients(values) for values in chunk_counts(length, profile.chunk)]
+
+
+def _pairs(counts: Sequence[int]) -> list[Words]:
+    """Zero coefficients for each chunk, as pairs of residues with room for padding; in one array, as in `_blank`."""
+    sizes = [padded(count) for count in counts]
+    return np.split(np.zeros((2, sum(sizes)), dtype=np.uint32), np.cumsum(sizes)[:-1], axis=1) if sizes else []
 
 
 def _blank(counts: Sequence[int]) -> list[NDArray[np.uint8]]:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.kdf import derive
-from paraaegis.crypto.residues import add_errors, lift, mask, pack, unpack
-from paraaegis.crypto.ring import DEGREE, Factors, Words, draw, fields, multiply
+from paraaegis.crypto.residues import add, add_errors, encode, lift, padded, readonly, unpack
+from paraaegis.crypto.ring import DEGREE, SPARE, Factors, Words, draw, fields, multiply
 from paraaegis.crypto.rlwe_profiles import COEFFICIENTS, Profile, read_values, write_digits
 from paraaegis.crypto.streams import SLACK, reusing
 from paraaegis.types import Blob, FixedPoint
@@ -25,7 +25,7 @@ class _Space(threading.local):
         self.products = np.empty((2, COEFFICIENTS), dtype=np.uint32)
         self.pairs = np.empty((2, COEFFICIENTS), dtype=np.uint32)
         self.digits = np.empty((2, COEFFICIENTS), dtype=np.uint32)
-        self.stream = np.empty(8 * COEFFICIENTS + SLACK, dtype=np.uint8)
+        self.stream = np.empty(8 * COEFFICIENTS + 4 * SPARE + SLACK, dtype=np.uint8)
         self.messages = np.empty(COEFFICIENTS, dtype=np.int64)
 
 
@@ -41,28 +41,40 @@ def products(seed: bytes, index: int, count: int, transformed: Transform) -> Wor
     number of polynomials. See `ring.draw` and `ring.transform`.
     """
     polynomials = -(-count // DEGREE)
+    size, start = polynomials * DEGREE, 0
     stream = reusing(derive(seed, "rlwe public", index, polynomials), _space.stream)
-    result = _space.products[:, : polynomials * DEGREE]
+    words = readonly(np.frombuffer(stream(4 * (2 * size + SPARE)), dtype="<u4"))
+    result = _space.products[:, :size]
     for values, by, field in zip(result, transformed, fields(), strict=True):
-        draw(stream, values, field.prime)
+        start = draw(words, start, values, field.prime)
         multiply(values, by, field)
     return result
 
 
-def encrypt_chunk(profile: Profile, steps: FixedPoint, masks: Words, errors: bytes, out: NDArray[np.uint8]) -> None:
-    """Add a chunk's messages, and errors drawn under a key, to its masks and write the sums to `out`."""
+def mask_chunk(seed: bytes, index: int, count: int, transformed: Transform, errors: bytes) -> Words:
+    """The polynomials a·s + e of chunk `index`, with errors drawn under a key, until the thread's next call."""
+    result = products(seed, index, count, transformed)[:, : padded(count)]
+    add_errors(reusing(errors, _space.stream), result[:, :count])
+    return result
+
+
+def encrypt_chunk(profile: Profile, steps: FixedPoint, masks: Words, out: NDArray[np.uint8]) -> None:
+    """Add a chunk's messages to its masks and write the sums to `out`. `masks` is used as work space."""
     count = profile.coefficients(steps.size)
     low, high = _space.digits[:, :count]
     write_digits(profile, steps, low, high)
-    add_errors(reusing(errors, _space.stream), low)
-    mask(masks[:, :count], low, high, profile.offset)
-    pack(masks, count, out)
+    encode(masks, low, high, profile.offset, out)
 
 
 def unpacked(blob: Blob, count: int) -> Words:
     """A chunk's coefficients, until the thread's next call. Residues that are not reduced are refused."""
     unpack(blob.view, count, _space.pairs)
     return _space.pairs[:, :count]
+
+
+def add_chunk(totals: Words, blob: Blob, count: int, subtract: bool = False) -> None:
+    """Add a chunk's coefficients to totals, or subtract them. Residues that are not reduced are refused before that."""
+    add(totals, blob.view, count, _space.pairs, subtract)
 
 
 def open_chunk(profile: Profile, sums: Words, masks: Words, steps: NDArray[np.int64]) -> tuple[int, int]:

@@ -70,7 +70,7 @@ class Profile:
 
     @property
     def offset(self) -> int:
-        """What `write_digits` and errors, both unsigned, add to a coefficient: see `residues.mask`."""
+        """What `write_digits` and errors, both unsigned, add to a coefficient: see `residues.encode`."""
         return (_HALF << (SCALE_BITS + DIGIT_BITS)) + (_HALF << SCALE_BITS) * (self.lanes - 1) + BOUND
 
 

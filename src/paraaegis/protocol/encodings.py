@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from paraaegis.crypto import rlwe
 from paraaegis.crypto.ckks import Profile, Secret, rounded, secret_key
@@ -40,8 +40,11 @@ class Encoding(Protocol):
     def rounded(self, steps: FixedPoint) -> FixedPoint:
         """The steps as they will be summed."""
 
-    def pack(self, steps: FixedPoint, context: UploadContext) -> Packed:
-        """One client's rounded steps as they are sent."""
+    def ahead(self, context: UploadContext, length: int) -> Any:
+        """What hides this many steps, computed in full; None if nothing can be computed without them."""
+
+    def pack(self, steps: FixedPoint, context: UploadContext, mask: Any = None) -> Packed:
+        """One client's rounded steps as they are sent. `mask` is what `ahead` returned, if it was called."""
 
     def unpack(self, payload: Payload, context: RevealContext) -> FixedPoint:
         """The summed steps of an aggregate."""
@@ -58,7 +61,10 @@ class Plain:
         """The steps, unchanged."""
         return steps
 
-    def pack(self, steps: FixedPoint, context: UploadContext) -> Packed:  # noqa: ARG002
+    def ahead(self, context: UploadContext, length: int) -> None:
+        """Nothing hides the steps."""
+
+    def pack(self, steps: FixedPoint, context: UploadContext, mask: None = None) -> Packed:  # noqa: ARG002
         """The steps at 4 bytes per value, 8 in chunks with large values."""
         return Packed(Payload("grid", steps.size, pack_fixed_point(steps)))
 
@@ -87,7 +93,10 @@ class Ckks:
         """The steps rounded to the profile's grid."""
         return rounded(self.profile, steps)
 
-    def pack(self, steps: FixedPoint, context: UploadContext) -> Packed:
+    def ahead(self, context: UploadContext, length: int) -> None:
+        """Nothing: steps and randomness are encrypted together."""
+
+    def pack(self, steps: FixedPoint, context: UploadContext, mask: None = None) -> Packed:  # noqa: ARG002
         """Fresh, seeded, symmetric ciphertexts."""
         return Packed(Payload("ckks", steps.size, self._secret(context.step).encrypt(steps, context.clients)))
 
@@ -125,13 +134,17 @@ class Rlwe:
         """The steps rounded to the profile's grid."""
         return rlwe.rounded(self.profile, steps)
 
-    def pack(self, steps: FixedPoint, context: UploadContext) -> Packed:
+    def ahead(self, context: UploadContext, length: int) -> rlwe.RlweMask:
+        """A mask under a fresh secret."""
+        return rlwe.precompute(rlwe.new_mask(public_seed(context.round_id)), self.profile, length)
+
+    def pack(self, steps: FixedPoint, context: UploadContext, mask: rlwe.RlweMask | None = None) -> Packed:
         """Masked steps, and the shares of the mask's secret."""
         if context.name not in context.members:
             raise ProtocolError(f"{context.name} is not among the members {context.members} of the round")
-        secret = rlwe.new_secret()
-        chunks = rlwe.encrypt(self.profile, steps, context.clients, secret, public_seed(context.round_id))
-        rows = share(secret, len(context.members), self.quorum, system(), rlwe.FIELD)
+        mask = mask or rlwe.new_mask(public_seed(context.round_id))
+        chunks = rlwe.encrypt(self.profile, steps, context.clients, mask)
+        rows = share(mask.secret, len(context.members), self.quorum, system(), rlwe.FIELD)
         return Packed(Payload("rlwe", steps.size, chunks), dict(zip(context.members, rows, strict=True)))
 
     def unpack(self, payload: Payload, context: RevealContext) -> FixedPoint:

@@ -35,6 +35,13 @@ class Outgoing(NamedTuple):
     pack: Callable[[FixedPoint], Packed]
 
 
+class Randomness(NamedTuple):
+    """The randomness for one upload: the noise of its values and, if it was computed ahead, what hides them."""
+
+    noise: Noise
+    mask: Any = None
+
+
 class Mechanism(Protocol):
     """How some values of an update are protected."""
 
@@ -93,22 +100,25 @@ class EncodedMechanism:
         server = clients if self.encoding.sight == "clear" else self.encoding.sight
         return Exposure(what, server, clients, self.gaussian, self.quorum, self.colluders)
 
-    def fresh(self, context: UploadContext, length: int) -> Noise:  # noqa: ARG002
+    def fresh(self, context: UploadContext, length: int) -> Randomness:  # noqa: ARG002
         """See Mechanism."""
-        return Noise(context.rng)
+        return Randomness(Noise(context.rng))
 
-    def ahead(self, context: UploadContext, length: int) -> Noise | None:
+    def ahead(self, context: UploadContext, length: int) -> Randomness | None:
         """See Mechanism."""
-        if self.gaussian is None or self.gaussian.sigmas[context.round_id.number - 1] == 0:
+        noised = self.gaussian is not None and self.gaussian.sigmas[context.round_id.number - 1] > 0
+        mask = self.encoding.ahead(context, length)
+        if not noised and mask is None:
             return None
         noise = Noise(context.rng)
-        noise.draw(length)
-        return noise
+        if noised:
+            noise.draw(length)
+        return Randomness(noise, mask)
 
-    def protect(self, values: Vector, context: UploadContext, randomness: Noise) -> Outgoing:
+    def protect(self, values: Vector, context: UploadContext, randomness: Randomness) -> Outgoing:
         """See Mechanism."""
-        steps = self._steps(values, context, randomness)
-        return Outgoing(steps, lambda ordered: self.encoding.pack(ordered, context))
+        steps = self._steps(values, context, randomness.noise)
+        return Outgoing(steps, lambda ordered: self.encoding.pack(ordered, context, randomness.mask))
 
     def _steps(self, values: Vector, context: UploadContext, noise: Noise) -> FixedPoint:
         if self.gaussian is None:
