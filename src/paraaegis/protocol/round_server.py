@@ -213,7 +213,7 @@ class RoundServer:
 
     def measure(self) -> None:
         """Measure the model that the server made in the last round; called when its state has been saved."""
-        if self._served is not None and self._taken == self.state.number:
+        if self._served is not None and 0 < self._taken == self.state.number:
             self._measured[self._taken], self._taken = self._served.measure(self._taken), 0
 
     def reported(self, record: RoundRecord, client: str, reply: Message, member: bool) -> bool:
