@@ -13,9 +13,11 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from paraaegis.config import Config
@@ -107,7 +109,9 @@ class ParaAegis(Driven):
             )
         train, evaluate = ConfigRecord(dict(train_config or {})), ConfigRecord(dict(evaluate_config or {}))
         model = ServedModel(self.inner, Asked(initial_arrays, train, evaluate, evaluate_fn))
-        self.config = load_for_app(self._path, simulated=is_simulation(grid))
+        config = load_for_app(self._path, simulated=is_simulation(grid))
+        engine = msgspec.structs.replace(config.engine, name="flower", deadline=timeout)
+        self.config = msgspec.structs.replace(config, engine=engine)
         self._folder = RunFolder(Path(self._given or f"runs/{grid.run.run_id}").resolve())
         with timed_log(), self.folder.claimed(self.config, fresh=False):
             text, quorum = self._path.read_text(), self.config.federation.quorum
@@ -123,19 +127,13 @@ class ParaAegis(Driven):
 
     def _run(self, model: ServedModel, transport: ModelTransport) -> None:
         _log.info("the run is kept in %s", self.folder.path)
-        stored = self.folder.restore()
-        if stored is None and self.folder.read_result() is not None:
+        if self.folder.read_result() is not None and not self.folder.checkpoint.exists():
             raise RunError(f"{self.folder.path} holds a finished run; choose another folder")
+        stored = self.folder.restore()
         if stored is not None and (done := stored[0].number):
             model.load(done, self._kept(done))
         else:
             model.evaluate_here(0)
-
-        def take(number: int, mean: Vector) -> Metrics:
-            model.take(number, mean)
-            write_whole(self._file(number), lambda file: np.savez(file, allow_pickle=False, **model.state()))
-            self._file(number - 2).unlink(missing_ok=True)
-            return model.evaluate(number, transport)
 
         @contextmanager
         def connect(state: ServerState, stored: States | None, over: bool) -> Iterator[tuple[RunParameters, Transport]]:
@@ -143,18 +141,20 @@ class ParaAegis(Driven):
                 transport.run = parameters.run
                 yield parameters, carried
 
-        carry_out(self.config, self.folder, connect, on_mean=take)
+        carry_out(self.config, self.folder, connect, served=_Served(self, model, transport))
 
-    def _file(self, number: int) -> Path:
+    def kept_file(self, number: int) -> Path:
         """What the strategy remembers after a round: the model, and momentum and the like."""
         return self.folder.path / f"strategy-{number:06d}.npz"
 
     def _kept(self, number: int) -> dict[str, Any]:
         try:
-            with np.load(self._file(number), allow_pickle=False) as kept:
+            with np.load(self.kept_file(number), allow_pickle=False) as kept:
                 return dict(kept)
         except (OSError, ValueError) as error:
-            raise RunError(f"{self._file(number)}, the model after round {number}, is missing or damaged") from error
+            raise RunError(
+                f"{self.kept_file(number)}, the model after round {number}, is missing or damaged"
+            ) from error
 
     def privacy_spent(self) -> RunGuarantees:
         """What the configuration guarantees against each adversary once all of its rounds have taken place.
@@ -171,6 +171,26 @@ class ParaAegis(Driven):
         runs, problems = collect([self.folder.path])
         write_page(runs, problems, Path(path))
         return Path(path).resolve()
+
+
+@dataclass(frozen=True)
+class _Served:
+    """The server's model, kept in the run's folder for a run that is continued."""
+
+    strategy: ParaAegis
+    model: ServedModel
+    transport: ModelTransport
+
+    def take(self, number: int, mean: Vector) -> None:
+        """See Served."""
+        self.model.take(number, mean)
+        path, state = self.strategy.kept_file(number), self.model.state()
+        write_whole(path, lambda file: np.savez(file, allow_pickle=False, **state))
+        self.strategy.kept_file(number - 2).unlink(missing_ok=True)
+
+    def measure(self, number: int) -> Metrics:
+        """See Served."""
+        return self.model.evaluate(number, self.transport)
 
 
 def _found(path: Path) -> Path:

@@ -39,7 +39,7 @@ def train(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], epochs: int
             loss = cross_entropy(model(images[batch]), labels[batch])
             loss.backward()
             optimiser.step()
-    return float(loss)
+    return loss.item()
 
 
 def evaluate(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> float:

@@ -50,18 +50,24 @@ class AppLearner:
 
     @cached_property
     def _first(self) -> Arrays:
-        sent = self._training.model
-        if self._kept.exists():
-            with np.load(self._kept, allow_pickle=False) as stored:
-                first = dict(stored)
-            if sent is None or np.array_equal(sent, first["initial"]):
-                return first
+        """The first model; until it was used, what the app made of it; the number of examples."""
+        stored = self._stored()
+        sent = self._training.model if self._training.introduces else None
+        if stored is not None and (sent is None or np.array_equal(sent, stored["initial"])):
+            return stored
         if sent is None:
             raise RunError(f"{self._kept} is missing; restart the node, so that it introduces itself again")
-        trained, examples, _ = self._training.train(sent)
+        trained, examples, metrics = self._training.train(sent)
         first = {"initial": sent, "trained": trained, "examples": np.asarray(examples)}
+        first |= {f"metric/{name}": np.asarray(value) for name, value in metrics.items()}
         self._keep(first)
         return first
+
+    def _stored(self) -> Arrays | None:
+        if not self._kept.exists():
+            return None
+        with np.load(self._kept, allow_pickle=False) as stored:
+            return dict(stored)
 
     def _keep(self, first: Arrays) -> None:
         write_whole(self._kept, lambda file: np.savez(file, allow_pickle=False, **first), mode=0o600)
@@ -75,8 +81,10 @@ class AppLearner:
         """What the app makes of the model."""
         first = self._first
         if "trained" in first and np.array_equal(weights, first["initial"]):
-            self._keep({name: array for name, array in first.items() if name != "trained"})
-            return first["trained"], {}
+            self._keep({name: first[name] for name in ("initial", "examples")})
+            return first["trained"], {
+                name.partition("/")[2]: float(value) for name, value in first.items() if name.startswith("metric/")
+            }
         trained, examples, metrics = self._training.train(weights)
         if examples != self.samples:
             self._kept.unlink()

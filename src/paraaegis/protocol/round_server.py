@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -59,17 +60,25 @@ class Reply:
 ENDED = "ended the run, because a check of what the server passed on failed"
 FINGERPRINTED = "models, secret orders, rosters, sample counts, elected positions or past rounds"
 Keep = Callable[[Aggregate], Aggregate]
-OnMean = Callable[[int, Vector], Metrics]
 Item = Exchange | RoundRecord | ServerState | None
 Steps = Generator[Item, Reply | None, None]
 Asked = Generator[Item, Reply | None, list[str]]
 
 
+class Served(Protocol):
+    """A model that the server makes of the mean updates that it opens."""
+
+    def take(self, number: int, mean: Vector) -> None:
+        """Take the mean update of a round."""
+
+    def measure(self, number: int) -> Metrics:
+        """Metrics of the model after this round."""
+
+
 class RoundServer:
     """The server's side of a run, built from public parameters alone; holds no key and no model.
 
-    `keep` receives each round's aggregate and returns the same one, stored somewhere cheaper than memory. `on_mean`
-    receives each mean update that the server opened, and returns metrics of the model that it gave.
+    `keep` receives each round's aggregate and returns the same one, stored somewhere cheaper than memory.
     """
 
     def __init__(
@@ -78,10 +87,11 @@ class RoundServer:
         half: ServerHalf,
         state: ServerState,
         keep: Keep = lambda past: past,
-        on_mean: OnMean = lambda _number, _mean: {},
+        served: Served | None = None,
     ) -> None:
-        self.parameters, self.half, self.state, self._keep, self._on_mean = parameters, half, state, keep, on_mean
-        self._measured: dict[int, Metrics] = {}  # by round, of models that the server made
+        self.parameters, self.half, self.state, self._keep, self._served = parameters, half, state, keep, served
+        self._taken = 0  # the last round whose mean update `served` was given, until it has measured its model
+        self._measured: dict[int, Metrics] = {}  # by round
         self.silent: set[str] = set()  # clients that did not answer when last asked
         self.needs_roll_call: set[str] = set()  # clients that answered with an error: ask again what they have
         # By client: the round in which it last said hello, and the round whose elected positions it knew then.
@@ -197,7 +207,14 @@ class RoundServer:
             mean = whole
         before = np.frombuffer(self.state.change, dtype=np.float32) if self.state.change else np.float32(0)
         self.state.change = (before + mean).tobytes()
-        self._measured[number] = self._on_mean(number, mean)
+        if self._served is not None:
+            self._served.take(number, mean)
+            self._taken = number
+
+    def measure(self) -> None:
+        """Measure the model that the server made in the last round; called when its state has been saved."""
+        if self._served is not None and 0 < self._taken == self.state.number:
+            self._measured[self._taken], self._taken = self._served.measure(self._taken), 0
 
     def reported(self, record: RoundRecord, client: str, reply: Message, member: bool) -> bool:
         """Take a report if no more was asked for, or if a member declines to take part; False for any other reply."""

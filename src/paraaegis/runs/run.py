@@ -27,7 +27,7 @@ from paraaegis.privacy.ledger import Ledger
 from paraaegis.protocol.learner import CheckedLearner, check_learners
 from paraaegis.protocol.parameters import RunParameters
 from paraaegis.protocol.records import RoundRecord
-from paraaegis.protocol.round_server import OnMean, RoundServer
+from paraaegis.protocol.round_server import RoundServer, Served
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import evaluators_of, make_clients, make_keys, make_parameters, short_name
@@ -66,7 +66,7 @@ class _Kept:
     folder: RunFolder
     improvement: Improvement
     on_record: OnRecord
-    on_mean: OnMean
+    served: Served | None
 
 
 def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord, extend: bool = False) -> Result:
@@ -202,15 +202,15 @@ def carry_out(
     on_record: OnRecord = lambda _: None,
     gpu: str = "",
     improvement: Improvement | None = None,
-    on_mean: OnMean = lambda _number, _mean: {},
+    served: Served | None = None,
 ) -> Result:
     """Carry out a run, or what is left of it, over the transport that `connect` opens.
 
     A run that is over is served again if a client was absent at its end and lacks the last model. `improvement` is new,
-    and knows the best round in the end. `on_mean`: see RoundServer.
+    and knows the best round in the end. `served`: see RoundServer.
     """
     improvement = improvement or Improvement(config)
-    kept = _Kept(config, folder, improvement, on_record, on_mean)
+    kept = _Kept(config, folder, improvement, on_record, served)
     stored, over = folder.restore(), folder.result.exists()
     state, clients = stored or (ServerState(run=_run_name(config)), None)
     if stored and config.privacy.noise == "secret":
@@ -259,13 +259,14 @@ def _serve(kept: _Kept, parameters: RunParameters, transport: Transport, state: 
         due &= state.opening[0] <= state.number  # within a round, learners have trained: they cannot train it again
         if due or transport.remote:  # after a restart, what remote clients were told must still be known
             folder.save(state, transport.checkpoint(), improvement.weights)
+        server.measure()
 
     if transport.remote or folder.checkpoint.exists():  # the attempt must not be used again
         folder.save(state, transport.checkpoint(), improvement.weights)
     with Pool(config.engine.processes) as pool:
         half = method_of(config).server(config, pool)
         keep = folder.history.keep if transport.remote else lambda aggregate: aggregate
-        server = RoundServer(parameters, half, state, keep, kept.on_mean)
+        server = RoundServer(parameters, half, state, keep, kept.served)
         drive(serve(server, over), transport.carry, keep_record, keep_state)
 
 

@@ -41,6 +41,7 @@ class AppTraining:
 
     def __init__(self, content: RecordDict, call: Callable[[RecordDict], RecordDict]) -> None:
         self._content, self._call = own_part(content), call
+        self.introduces = stage_of(content) == "who"  # its model is the first one
 
     @property
     def _model(self) -> ArrayRecord | None:
