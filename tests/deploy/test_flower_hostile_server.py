@@ -4,14 +4,13 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp.strategy import FedAvg
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from test_flower_drop_in import Site
 
-from flower_grid import SHAPES, Grid, first_model, fit, update
+from flower_grid import Grid, fit
 from paraaegis.errors import ParaAegisError
 from paraaegis.flower import protect
 from paraaegis.runs.folder import RunFolder
-from test_flower_drop_in import ALL, ROUNDS, Site, arrays, replies
 
 VICTIM = 3
 
