@@ -15,7 +15,7 @@ from paraaegis.flower import ParaAegis, protect
 from paraaegis.privacy.ledger import read_ledger
 from paraaegis.runs.folder import RunFolder
 
-ROUNDS = 3
+ROUNDS, PATIENCE = 3, 2.0  # seconds until a node that is away counts as late
 CONFIG = """
 [federation]
 clients = {clients}
@@ -60,7 +60,7 @@ class Site:
 
     def start(self, inner=None, **given):
         return self.strategy(inner or INNER["FedAvg"]()).start(
-            self.grid, first_model(), ROUNDS, timeout=0.5, train_config=ConfigRecord({"lr": 0.5}), **given
+            self.grid, first_model(), ROUNDS, timeout=PATIENCE, train_config=ConfigRecord({"lr": 0.5}), **given
         )
 
 
@@ -141,7 +141,7 @@ def test_a_node_that_missed_two_rounds_gets_a_peers_model_and_trains_on(tmp_path
         return MetricRecord({"number": number})
 
     strategy = site.strategy(FedAdam())
-    strategy.start(site.grid, first_model(), timeout=0.5, evaluate_fn=leaving)
+    strategy.start(site.grid, first_model(), timeout=PATIENCE, evaluate_fn=leaving)
     lines = RunFolder(site.out / "run").read_records()
     assert [len(line.clients) for line in lines] == [4, 3, 3, 3, 4]
 
@@ -339,7 +339,7 @@ def test_a_missing_configuration_names_the_places_that_were_searched(tmp_path):
 
 def test_the_run_can_be_looked_at_afterwards(site, tmp_path):
     strategy = site.strategy(INNER["FedAvg"]())
-    strategy.start(site.grid, first_model(), timeout=0.5)
+    strategy.start(site.grid, first_model(), timeout=PATIENCE)
     assert "server" in strategy.privacy_spent().guarantees[0].adversary
     assert "paraaegis-feedback" in strategy.report(tmp_path / "report.html").read_text()
     with np.load(site.folders[0] / "model.npz") as model:

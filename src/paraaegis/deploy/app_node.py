@@ -59,6 +59,7 @@ class AppLearner:
             raise RunError(f"{self._kept} is missing; restart the node, so that it introduces itself again")
         trained, examples, metrics = self._training.train(sent)
         first = {"initial": sent, "trained": trained, "examples": np.asarray(examples)}
+        first["told"] = np.asarray(self._training.told)
         first |= {f"metric/{name}": np.asarray(value) for name, value in metrics.items()}
         self._keep(first)
         return first
@@ -80,7 +81,7 @@ class AppLearner:
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:  # noqa: ARG002
         """What the app makes of the model."""
         first = self._first
-        if "trained" in first and np.array_equal(weights, first["initial"]):
+        if "trained" in first and first["told"] == self._training.told and np.array_equal(weights, first["initial"]):
             self._keep({name: first[name] for name in ("initial", "examples")})
             return first["trained"], {
                 name.partition("/")[2]: float(value) for name, value in first.items() if name.startswith("metric/")
@@ -132,6 +133,10 @@ class AppNode(DeployedClient):
         if self.training is None:
             raise ConfigError("this node needs an app to train with")
         return AppLearner(self.training, self.folder / "first.npz")
+
+    @property
+    def _told(self) -> str:
+        return self.training.told if self.training else ""
 
     def allowed(self, metrics: Metrics, run: str, number: int) -> Metrics:
         """The metrics of an evaluation that the server may see, recorded in the ledger."""

@@ -120,6 +120,11 @@ class DeployedClient:
         return facts
 
     @property
+    def _told(self) -> str:
+        """See ClientContext: this node's learner hears nothing from the server."""
+        return ""
+
+    @property
     def _secrets(self) -> KeyFolder:
         return KeyFolder(self.folder)
 
@@ -177,6 +182,7 @@ class DeployedClient:
             yield replace(
                 make_client(config, parameters, self.name, self.learner, keys, half, ledger, self.holdout, identity),
                 erase_root=self._erase_root,
+                told=self._told,
                 report_fields=self._report_fields(config),
                 log_metrics=MetricsLog(self.folder / "metrics.jsonl").of(run=run),
             )

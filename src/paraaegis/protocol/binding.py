@@ -1,6 +1,7 @@
 """Binds a round's messages to each other, so that a lying server is caught.
 
-    view      H(configuration, roster, every client's weight, model, chain): what a client believes when a round begins
+    view      H(configuration, roster, every client's weight, model, chain, what a learner was told in addition): what
+              a client believes when a round begins
     chain     H(previous chain, outcome of the round), void rounds included: everything a client has been told so far
     context   H(view, elected set) of one round and attempt; the pad of every upload is bound to it
     tag       a linear MAC over what a client sends (crypto/mac.py); the server adds tags, clients check the sum
@@ -41,7 +42,7 @@ MOST_SAMPLES = 2**40  # per client: the total of a thousand clients still fits i
 def view(client: ClientContext, state: ClientState, model: bytes) -> bytes:
     """What this client believes before it trains on the model with this digest; clients in one sum must agree on it."""
     parameters = client.parameters
-    received = state.counts.tolist(), model, state.chain
+    received = [state.counts.tolist(), model, state.chain, *([state.told] if state.told else [])]
     return _hash(VERSION, parameters.run, parameters.config, parameters.clients, _roster(client), *received)
 
 

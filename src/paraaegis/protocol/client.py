@@ -97,6 +97,7 @@ def _begin(client: ClientContext, state: ClientState, message: Begin, keep: Keep
     state = take_counts(client, state, message)
     state = replace(apply_rescue(client, state, message.rescue), once=b"")
     state, report = _catch_up(client, state, message.aggregates, number - 1, watch, keep)
+    state = replace(state, told=client.told)
     if not message.train:
         return state, ReportOnly(round_id=round_id, report=report)
     model = digest(state.weights)

@@ -45,6 +45,7 @@ class ClientContext:
     deltas: SingleFlight = field(default_factory=SingleFlight)  # for as many rounds as a client may have to catch up on
     ledger: Ledger = field(default_factory=Ledger)
     resident: bool = False  # whether its states stay in memory between messages
+    told: str = ""  # digest of what this message tells its learner in addition to the protocol's; see binding.view
     simulated: bool = True  # whether its noise can be replayed
     holdout: bool = False  # whether it evaluates on its own hold-out data
     report_fields: frozenset[str] = frozenset({"metrics", "seconds"})  # what its reports include

@@ -28,6 +28,7 @@ class SnapshotContent(msgspec.Struct, frozen=True, array_like=True):
     joined: str
     keys: str
     weights: bytes
+    told: str = ""
 
 
 def hello(client: ClientContext, state: ClientState, message: RollCall) -> tuple[ClientState, Hello]:
@@ -86,7 +87,9 @@ def snapshot(client: ClientContext, state: ClientState, message: SnapshotRequest
     if wrong := sorted({*message.receivers} - {*client.parameters.clients} | {*message.receivers} & {client.name}):
         raise ProtocolError(f"a model can only be sealed to other clients of the run, got {wrong[0]!r}")
     keys, model = state.keys.encoded(), state.weights.tobytes()
-    content = msgspec.msgpack.encode(SnapshotContent(state.chains, state.line, state.root, state.joined, keys, model))
+    content = msgspec.msgpack.encode(
+        SnapshotContent(state.chains, state.line, state.root, state.joined, keys, model, state.told)
+    )
     sealed = {
         name: Blob(client.seal_to(name, content, "model", state.applied, once=receiver.once))
         for name, receiver in message.receivers.items()
@@ -124,6 +127,7 @@ def apply_rescue(client: ClientContext, state: ClientState, rescue: Rescue | Non
             state,
             weights=weights,
             chains=given.chains,
+            told=given.told,
             line=given.line,
             root=given.root,
             joined=given.joined,

@@ -46,6 +46,7 @@ class ClientState:
     chains: str = ""  # the chain after each round, 64 hexadecimal digits each; see binding.py
     pinned: str = ""  # digest of the next round's sum, set before it is checked
     model: str = ""  # digest of the model that round `number` was trained on
+    told: str = ""  # digest of what the last Begin told its learner; empty for learners that hear nothing
     view: str = ""  # what it believed when round `number` began; see binding.py
     nonce: str = ""  # of its upload in round `number`
     share: Shares | None = None  # sent: its own share of its mask's secret

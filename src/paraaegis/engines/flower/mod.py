@@ -6,10 +6,13 @@ function returns, the number of examples and, if the node's configuration allows
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+import hashlib
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias, cast
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias, cast
 
+import msgspec
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from paraaegis.engines.flower.arrays import check_form, to_arrays, to_vector
@@ -39,9 +42,20 @@ OpenNode: TypeAlias = Callable[[RecordDict, Context, "AppTraining"], AbstractCon
 class AppTraining:
     """The model in a message, and the app's own training function."""
 
-    def __init__(self, content: RecordDict, call: Callable[[RecordDict], RecordDict]) -> None:
-        self._content, self._call = own_part(content), call
+    def __init__(
+        self, content: RecordDict, call: Callable[[RecordDict], RecordDict], settings: Mapping[str, Any]
+    ) -> None:
+        self._content, self._call, self._settings = own_part(content), call, settings
         self.introduces = stage_of(content) == "who"  # its model is the first one
+
+    @cached_property
+    def told(self) -> str:
+        """A digest of all that the server can tell the app's function: the records and the --run-config.
+
+        Nodes of one sum agree on it. Otherwise a server could give all but one a learning rate of 0.
+        """
+        records = [(name, type(record).__name__, _told(record)) for name, record in self._content.items()]
+        return hashlib.sha256(msgspec.msgpack.encode((records, sorted(self._settings.items())))).hexdigest()
 
     @property
     def _model(self) -> ArrayRecord | None:
@@ -102,7 +116,7 @@ class Protect:
         def work() -> RecordDict:
             if kind not in (TYPE, EVALUATE):
                 raise ProtocolError(f"this node answers {TYPE!r} and {EVALUATE!r} messages only, got {kind!r}")
-            with self._open_node(content, context, AppTraining(content, call)) as node:
+            with self._open_node(content, context, AppTraining(content, call, context.run_config)) as node:
                 return answer(node, content) if kind == TYPE else _evaluated(node, content, call)
 
         return reply_to(message, work)
@@ -134,6 +148,16 @@ def files_in(state: RecordDict) -> MutableMapping[str, bytes]:
 def own_part(content: RecordDict) -> RecordDict:
     """A message's content without what ParaAegis added to it."""
     return RecordDict({name: record for name, record in content.items() if not name.startswith(OURS)})
+
+
+def _told(record: ArrayRecord | ConfigRecord | MetricRecord) -> list[Any]:
+    """What a record says, to be hashed. The order of arrays counts, since apps may use it."""
+    if isinstance(record, ArrayRecord):
+        return [
+            [name, array.dtype, list(array.shape), array.stype, hashlib.sha256(array.data).digest()]
+            for name, array in record.items()
+        ]
+    return sorted(record.items())
 
 
 def _numbers(content: RecordDict) -> Metrics:
