@@ -4,12 +4,14 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from test_flower_drop_in import Site
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from test_flower_drop_in import ROUNDS, Site
 
 from flower_grid import Grid, fit
+from paraaegis.engines.flower.frames import MARK
 from paraaegis.errors import ParaAegisError
 from paraaegis.flower import protect
+from paraaegis.privacy.ledger import read_ledger
 from paraaegis.runs.folder import RunFolder
 
 VICTIM = 3
@@ -85,3 +87,42 @@ def test_no_sum_is_opened_of_nodes_whose_run_config_differs(tmp_path):
     with suppress(ParaAegisError):
         site.start()
     assert all(line.clients == [] for line in RunFolder(site.out / "run").read_records())
+
+
+def questions(site, *changes):
+    """Answers to the last evaluation message to node 1, with these changes of its mark and of its model."""
+    (*_, last) = (sent for node, sent, _ in site.grid.wire if node == 1 and sent.metadata.message_type == "evaluate")
+    messages = []
+    for mark, value in changes:
+        content = with_array(RecordDict(dict(last.content)), "layer.bias", np.full(5, value, dtype=np.float32))
+        content[MARK] = ConfigRecord({**content[MARK], **mark})
+        messages.append(Message(content, 1, "evaluate"))
+    return [reply.content for reply in site.grid.send_and_receive(messages)]
+
+
+def test_a_node_evaluates_one_model_per_round_and_each_is_in_its_ledger(tmp_path):
+    site = Site(tmp_path)
+    site.start()
+    for content in questions(site, ({}, 1.0), ({}, 2.0)):
+        assert "already evaluated another model in round 3" in content["error"]["text"]
+    released = [each for each in read_ledger(site.folders[0] / "ledger.jsonl") if each.what == "metrics"]
+    assert len({each.question for each in released}) == len(released) == ROUNDS
+
+
+FORGED = {
+    "another run": ({"run": "0123456789abcdef-1"}, "has not joined run '0123456789abcdef-1'"),
+    "a path": ({"run": "../runs"}, "has not joined run '../runs'"),
+    "round 0": ({"round": 0}, "one of the rounds 1 to 3, got 0"),
+    "a round too many": ({"round": 4}, "one of the rounds 1 to 3, got 4"),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_model_of_an_unknown_run_or_round_is_not_evaluated(forged, tmp_path):
+    site, (mark, text) = Site(tmp_path), FORGED[forged]
+    site.start()
+    kept = (site.folders[0] / "metrics.jsonl").read_bytes()
+    (content,) = questions(site, (mark, 1.0))
+    assert set(content) == {"error"}
+    assert text in content["error"]["text"]
+    assert (site.folders[0] / "metrics.jsonl").read_bytes() == kept

@@ -139,12 +139,31 @@ class AppNode(DeployedClient):
         return self.training.told if self.training else ""
 
     def allowed(self, metrics: Metrics, run: str, number: int) -> Metrics:
-        """The metrics of an evaluation that the server may see, recorded in the ledger."""
+        """The metrics of an evaluation that the server may see, recorded in the ledger.
+
+        In a round this node evaluates one model, of a run that it knows: each answer tells something about its data.
+        """
+        self._check_round(run, number)
         MetricsLog(self.folder / "metrics.jsonl").of(run=run)("evaluate", number, metrics)
         if not metrics or "metrics" not in self._report_fields(self.config):
             return {}
-        self._ledger(self.config).record(releases_of([METRICS], self.name, number, simulated=self.simulation, run=run))
+        ledger = self._ledger(self.config)
+        (made,) = releases_of([METRICS], self.name, number, simulated=self.simulation, run=run)
+        release = msgspec.structs.replace(made, question=self._told)
+        earlier = {
+            each.question for each in ledger.releases if (each.what, each.run, each.round) == (made.what, run, number)
+        }
+        if earlier - {release.question}:
+            raise ProtocolError(f"{self.name} has already evaluated another model in round {number} of run {run}")
+        ledger.record([release])
         return metrics
+
+    def _check_round(self, run: str, number: int) -> None:
+        runs, rounds = self.folder / "runs", self.config.federation.rounds
+        if run not in {path.parent.name for path in runs.glob("*/manifest.json")}:
+            raise ProtocolError(f"{self.name} has not joined run {run[:80]!r}, so it evaluates no model of it")
+        if not 1 <= number <= rounds:
+            raise ProtocolError(f"a model is evaluated after one of the rounds 1 to {rounds}, got {number}")
 
 
 @contextmanager

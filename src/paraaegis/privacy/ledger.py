@@ -65,6 +65,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     simulated: bool = False
     run: str = ""  # a deployed client keeps one ledger for all its runs
     model: str = ""  # digest of the model that training started from
+    question: str = ""  # digest of what a Flower app was asked to evaluate
 
 
 def releases_of(
