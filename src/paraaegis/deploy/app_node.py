@@ -150,10 +150,8 @@ class AppNode(DeployedClient):
         ledger = self._ledger(self.config)
         (made,) = releases_of([METRICS], self.name, number, simulated=self.simulation, run=run)
         release = msgspec.structs.replace(made, question=self._told)
-        earlier = {
-            each.question for each in ledger.releases if (each.what, each.run, each.round) == (made.what, run, number)
-        }
-        if earlier - {release.question}:
+        same_round = (each for each in ledger.releases if (each.what, each.run, each.round) == (made.what, run, number))
+        if any(each.question != release.question for each in same_round):
             raise ProtocolError(f"{self.name} has already evaluated another model in round {number} of run {run}")
         ledger.record([release])
         return metrics
@@ -187,6 +185,10 @@ def open_simulated_node(
     `files` are those of its folder by path, which the simulation keeps between messages; `text` is the configuration
     that the server sent, for the first message.
     """
+    if settings.get(SETTING):
+        raise ConfigError(
+            "this node has a folder with keys; remove simulate=True from protect(), which protects nobody"
+        )
     with TemporaryDirectory() as place:
         folder = Path(place)
         for name, content in files.items():

@@ -30,7 +30,7 @@ def to_arrays(vector: Vector, like: ArrayRecord) -> ArrayRecord:
             continue
         stop = start + int(np.prod(array.shape))
         values = vector[start:stop].reshape(array.shape).astype(array.dtype)
-        arrays[name] = Array(np.maximum(values, 0) if name.endswith(VARIANCE) else values)
+        arrays[name] = Array(np.asarray(np.maximum(values, 0)) if name.endswith(VARIANCE) else values)
         start = stop
     return arrays
 

@@ -11,6 +11,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Result, Strategy
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from paraaegis.engines.flower.arrays import to_arrays, to_vector
 from paraaegis.engines.flower.frames import CONFIG, EVALUATE, MARK, error_in
@@ -58,6 +59,11 @@ def check_inner(inner: FedAvg, clients: int) -> None:
         raise ConfigError(
             f"{name}(weighted_by_key={inner.weighted_by_key!r}): clients are weighted by {EXAMPLES!r} or, with "
             'federation.weights = "uniform", all alike'
+        )
+    if inner.train_metrics_aggr_fn is not aggregate_metricrecords:
+        raise ConfigError(
+            f"{name}(train_metrics_aggr_fn=...): metrics of training never leave a node; leave it out, and read "
+            "metrics.jsonl in the nodes' folders"
         )
     most = max(inner.min_train_nodes, inner.min_available_nodes, inner.min_evaluate_nodes)
     if most > clients:
@@ -107,6 +113,10 @@ class ServedModel:
             self._instructions = {number: first}
         return self._instructions[number].content
 
+    def last(self) -> RecordDict:
+        """The records with which a run ends: the model."""
+        return RecordDict({self._inner.arrayrecord_key: self.arrays})
+
     def take(self, number: int, mean: Vector) -> None:
         """Hand the mean update of a round to the inner strategy as the only client's reply."""
         self.for_training(number)
@@ -125,7 +135,8 @@ class ServedModel:
         """Evaluate the model of a round: on the nodes, as the inner strategy asks for it, and by `evaluate_fn`."""
         found: Metrics = {}
         config, nodes = ConfigRecord(dict(self._asked.evaluate)), evaluators.nodes()
-        if self._inner.fraction_evaluate and len(nodes) >= self._inner.min_available_nodes:
+        least = max(self._inner.min_available_nodes, self._inner.min_evaluate_nodes)  # it would wait for them for ever
+        if self._inner.fraction_evaluate and len(nodes) >= least:
             asked = list(self._inner.configure_evaluate(number, self.arrays, config, _Nodes(nodes)))
             replies = _alike(evaluators.evaluate(asked, number))
             metrics = self._inner.aggregate_evaluate(number, replies) if replies else None
@@ -185,6 +196,13 @@ def _alike(replies: Sequence[Message]) -> list[Message]:
     return list(replies) if common - {EXAMPLES} else []
 
 
+def _odd(content: RecordDict) -> str:
+    """Why a node's evaluation cannot be aggregated, which would end the run; empty if it can."""
+    records = list(content.metric_records.values())
+    examples = records[0].get(EXAMPLES) if len(records) == 1 else None
+    return "" if isinstance(examples, int) and examples > 0 else f"its answer has no {EXAMPLES!r} of at least 1"
+
+
 def _numbers(metrics: MetricRecord) -> Metrics:
     return {name: float(value) for name, value in metrics.items() if not isinstance(value, list)}
 
@@ -206,8 +224,13 @@ class ModelTransport(FlowerTransport):
     def carry(self, exchange: Exchange) -> Iterator[Reply]:
         """See FlowerTransport. A round begins with the model to train, and a run ends with the last one."""
         message = unpack(next(iter(exchange.messages.values()))) if exchange.messages else None
-        begins = isinstance(message, (Begin, Finish))
-        self._added = self._model.for_training(self._model.number + 1) if begins else {}
+        match message:
+            case Begin():
+                self._added = self._model.for_training(self._model.number + 1)
+            case Finish():
+                self._added = self._model.last()
+            case _:
+                self._added = {}
         yield from super().carry(exchange)
 
     def nodes(self) -> list[int]:
@@ -225,8 +248,9 @@ class ModelTransport(FlowerTransport):
         }
         replies = []
         for node, content, error in self._exchange(asked.items(), time.monotonic() + self._deadline):
-            if content is None or error_in(content):
-                _log.warning("node %s did not evaluate round %d: %s", node, number, error or error_in(content))
+            reason = error if content is None else error_in(content) or _odd(content)
+            if reason:
+                _log.warning("node %s did not evaluate round %d: %s", node, number, reason)
             else:
                 replies.append(Message(content, reply_to=asked[node]))
         return replies
