@@ -81,7 +81,7 @@ class Grid:
     def _push(self, message: Message) -> str:
         identity, node = f"message {len(self.wire)}", message.metadata.dst_node_id
         received = copy.copy(message)
-        received.content = RecordDict(dict(message.content))
+        received.content = copy.deepcopy(message.content)  # what an app changes stays on its node
         sent = RecordDict(dict(message.content))
         reply = self.app(received, self.contexts[node])
         self._waiting[identity] = reply
