@@ -94,6 +94,18 @@ def test_arrays_of_any_shape_and_floating_type_travel():
     assert made["scale"].numpy() == -0.5
 
 
+def test_an_app_may_change_the_message_that_it_gets(tmp_path):
+    def changing(message, context):
+        content = fit(message, context)
+        message.content["config"]["lr"] = 0.0
+        message.content["arrays"].clear()
+        return content
+
+    site = Site(tmp_path, fit=changing)
+    site.start()
+    assert sorted(site.grid.trained) == [(node, number) for node in (1, 2, 3) for number in (1, 2, 3)]
+
+
 def returning(kind):
     def casting(message, context):
         content = fit(message, context)

@@ -5,7 +5,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from test_flower_drop_in import ROUNDS, Site
+from test_flower_drop_in import ROUNDS, Site, arrays
 
 from flower_grid import Grid, fit
 from paraaegis.engines.flower.frames import MARK
@@ -87,6 +87,21 @@ def test_no_sum_is_opened_of_nodes_whose_run_config_differs(tmp_path):
     with suppress(ParaAegisError):
         site.start()
     assert all(line.clients == [] for line in RunFolder(site.out / "run").read_records())
+
+
+def test_an_introduction_with_another_model_in_the_middle_of_a_run_changes_nothing(tmp_path):
+    expected, site = arrays(Site(tmp_path / "alone").start()), Site(tmp_path / "asked")
+
+    def asking(number, _arrays):
+        if number in (1, 2):
+            (_, first, _) = next(line for line in site.grid.wire if "paraaegis:config" in line[1].content)
+            content = with_array(RecordDict(dict(first.content)), "layer.bias", np.full(5, 9, dtype=np.float32))
+            (reply,) = site.grid.send_and_receive([Message(content, 1, "train")])
+            assert set(reply.content) == {"who"}
+
+    found = arrays(site.start(evaluate_fn=asking))
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, atol=2**-20)
 
 
 def questions(site, *changes):

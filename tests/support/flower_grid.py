@@ -91,7 +91,7 @@ class Grid:
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         received = copy.copy(message)
-        received.content = RecordDict(dict(message.content))
+        received.content = copy.deepcopy(message.content)  # what an app changes stays on its node
         sent = SimpleNamespace(content=RecordDict(dict(message.content)), metadata=message.metadata)
         reply = self.app(received, self.contexts[node])
         self.wire.append((node, sent, reply))

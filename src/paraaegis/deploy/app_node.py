@@ -57,9 +57,9 @@ class AppLearner:
             return stored
         if sent is None:
             raise RunError(f"{self._kept} is missing; restart the node, so that it introduces itself again")
+        told = np.asarray(self._training.told)  # before the app can change it
         trained, examples, metrics = self._training.train(sent)
-        first = {"initial": sent, "trained": trained, "examples": np.asarray(examples)}
-        first["told"] = np.asarray(self._training.told)
+        first = {"initial": sent, "told": told, "trained": trained, "examples": np.asarray(examples)}
         first |= {f"metric/{name}": np.asarray(value) for name, value in metrics.items()}
         self._keep(first)
         return first
