@@ -46,6 +46,9 @@ class Method:
         """Whether values that are not elected stay on the client for now."""
         return self.votes and REST not in self.parts
 
+    def _kinds(self, config: Config) -> set[str]:
+        return {part.kind(config) for part in self.parts.values()}
+
     def ciphers(self, config: Config) -> set[str]:
         """What hides values from the server."""
         return {part.kind(config) for part in self.parts.values() if part.hides}
@@ -110,10 +113,11 @@ class Method:
                 "protect.carry applies only to methods that clip an update and can keep what is cut off; "
                 f"{config.protect.method} is not one"
             )
-        if config.protect.reveal == "server" and not all(part.hides for part in self.parts.values()):
+        if config.protect.reveal == "server" and self._kinds(config) != {"rlwe"}:
+            able = ", ".join(name for name, method in METHODS.items() if method._kinds(config) == {"rlwe"})
             raise ConfigError(
-                "protect.reveal = 'server' applies only to methods that send nothing in the clear, since the server "
-                f"could not tell which parameters such values belong to; {config.protect.method} is not one"
+                f"protect.reveal = 'server' applies only to methods that send all values under RLWE ({able}), since "
+                f"the server could not tell which parameters others belong to; {config.protect.method} is not one"
             )
         if config.privacy.inside_clip:
             self._check_shared_noise(config)

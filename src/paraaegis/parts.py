@@ -288,7 +288,10 @@ def _check_quorum(config: Config, what: str) -> None:
     sampled, colluders, least = config.sampled, config.privacy.colluders, _least_quorum(config)
     if config.federation.quorum >= least:
         return
-    first = f"federation.quorum = {least}" if least <= sampled else f"federation.clients = {least} or more"
+    first = f"federation.quorum = {least}"
+    if least > sampled:
+        drawn = "federation.clients" if sampled == config.federation.clients else "federation.fraction"
+        first = f"{drawn} so that a round has {least} clients or more"
     last = ["a lower privacy.colluders"] if colluders > 1 else []
     raise ConfigError(
         f"{what} with {plural(sampled, 'client')} per round, {colluders} of whom may help the server, needs a quorum "

@@ -26,7 +26,7 @@ def he(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare our encryption profiles with other projects' settings, on the same values."""
+    """Compare our encryption profiles with other projects' settings, on the same values; takes one to three minutes."""
     from paraaegis.bench.he import bench_he
 
     usual = Path("benchmarks/peers.py")

@@ -143,6 +143,8 @@ def _against_readers(adversary: str, values: Sequence[Release], votes: bool, cou
     seen, also = _seen(values, adversary), "; they also learn its number of samples" if counted else ""
     if adversary == CLIENTS and any(value.server == "hidden" for value in values):
         also += "; they all have the round's key, so they can open any upload that they obtain"
+    elif adversary == CLIENTS and any(value.server in ("masked", "summed") for value in values):
+        also += "; no key opens a single upload, not even theirs"
     if not seen:
         return Guarantee(adversary, "nothing sent", "they saw no values")
     if "clear" in seen:
