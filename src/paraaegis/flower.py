@@ -73,7 +73,7 @@ def _open_simulated(content: RecordDict, context: Context, training: AppTraining
 class ParaAegis(Driven):
     """A strategy that gets the mean of the clients' updates and nothing else, and hands it to the `inner` strategy.
 
-    `config`: the federation's configuration, the same at every node; relative to the working folder or to the app.
+    `config`: the federation's configuration, the same at every node; relative to the app or to the working folder.
     `folder`: the run's folder, by default one in `runs/` named after Flower's id of the run; given the folder of an
     interrupted run, `start` continues it.
     """
@@ -194,8 +194,8 @@ class _Served:
 
 
 def _found(path: Path) -> Path:
-    """A file in the working folder or, when Flower runs the app elsewhere, in the app's own folder."""
-    places = [path, Path(sys.path[0]) / path]
+    """A file of the app, whose folder Flower puts first on the path, or in the working folder, which is Flower's."""
+    places = [Path(sys.path[0]) / path, path]
     if (found := next((place for place in places if place.exists()), None)) is None:
         raise ConfigError(f"no configuration at {' or '.join(str(place.resolve()) for place in places)}")
     return found.resolve()

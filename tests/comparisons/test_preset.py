@@ -64,6 +64,7 @@ def test_shipped_presets_are_the_papers_experiments():
         "beyond-table1",
         "conclusions",
         "overhead",
+        "overhead-rlwe",
         "paper-clients",
         "paper-clipping",
         "paper-strategies",

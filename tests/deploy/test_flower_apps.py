@@ -62,15 +62,15 @@ ODD = {
 @pytest.mark.parametrize("odd", ODD)
 def test_a_node_that_answers_an_evaluation_oddly_is_left_out(odd, tmp_path):
     site = Site(tmp_path)
-    push = site.grid._push
+    answer = site.grid._answer
 
-    def pushed(message):
-        identity = push(message)
+    def answered(message):
+        reply = answer(message)
         if message.metadata.message_type == "evaluate" and message.metadata.dst_node_id == 2:
-            site.grid._waiting[identity].content = ODD[odd]
-        return identity
+            reply.content = ODD[odd]
+        return reply
 
-    site.grid._push = pushed
+    site.grid._answer = answered
     result = site.start()
     assert sorted(result.evaluate_metrics_clientapp) == [1, 2, 3]
     assert result.evaluate_metrics_clientapp[3]["size"] > 2

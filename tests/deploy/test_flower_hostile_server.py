@@ -34,10 +34,10 @@ class Lying(Grid):
         """The content of a message with a model to this node."""
         return content
 
-    def _push(self, message):
+    def _answer(self, message):
         if "arrays" in message.content:
             message.content = self.tell(message.metadata.dst_node_id, RecordDict(dict(message.content)))
-        return super()._push(message)
+        return super()._answer(message)
 
 
 def tell_rates(node, content):

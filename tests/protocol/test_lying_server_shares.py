@@ -168,7 +168,7 @@ def test_a_false_unmasked_sum_is_refused():
 
 
 def test_hardness_is_that_of_the_form_and_of_the_honest_clients_in_a_sum():
-    assert [lwe.hardness(lwe.RING.bits, honest) for honest in (1, 2, 3, 9, 10)] == [0, 325, 332, 332, 340]
+    assert [lwe.hardness(lwe.RING.bits, honest) for honest in (1, 2, 10)] == [0, 128, 128]
     for form in (lwe.RING, lwe.MATRIX):
         assert all(low <= high for low, high in pairwise(lwe.hardness(form.bits, honest) for honest in range(30)))
         assert form.bits[2] >= 127

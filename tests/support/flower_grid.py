@@ -57,6 +57,7 @@ class Grid:
         self.trained: list[tuple[int, int]] = []  # node and round of each call of the app's training function
         self.wire: list[tuple[int, Message, Message]] = []  # node, message, reply
         self._waiting: dict[str, Message] = {}
+        self._pushed = 0
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 7, 1, 1
 
         @self.app.train()
@@ -76,20 +77,25 @@ class Grid:
         return [number for number in self.contexts if number not in self.away]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        return [self._push(message) for message in messages]
-
-    def _push(self, message: Message) -> str:
-        identity, node = f"message {len(self.wire)}", message.metadata.dst_node_id
-        received = copy.copy(message)
-        received.content = copy.deepcopy(message.content)  # what an app changes stays on its node
-        sent = RecordDict(dict(message.content))
-        reply = self.app(received, self.contexts[node])
-        self._waiting[identity] = reply
-        self.wire.append((node, SimpleNamespace(content=sent, metadata=message.metadata), reply))
-        return identity
+        found = []
+        for message in messages:
+            self._pushed += 1
+            found.append(f"message {self._pushed}")
+            self._waiting[found[-1]] = message
+        return found
 
     def pull_messages(self, identities: Iterable[str]) -> list[Message]:
-        return [self._waiting.pop(identity) for identity in identities if identity in self._waiting]
+        """The replies, made now: so no test depends on how long that takes."""
+        return [self._answer(self._waiting.pop(identity)) for identity in identities if identity in self._waiting]
+
+    def _answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        received = copy.copy(message)
+        received.content = copy.deepcopy(message.content)  # what an app changes stays on its node
+        sent = SimpleNamespace(content=RecordDict(dict(message.content)), metadata=message.metadata)
+        reply = self.app(received, self.contexts[node])
+        self.wire.append((node, sent, reply))
+        return reply
 
     def send_and_receive(self, messages: Iterable[Message], timeout: float = 0) -> list[Message]:
         return self.pull_messages(self.push_messages(list(messages)))

@@ -57,7 +57,7 @@ class Ring:
     max_clients = NARROW.prime // 2 // BOUND  # whose summed secrets are known from their residues
     limit = min(PRIMES) // 2  # the largest |value| of a sum
     least_error = 16.0
-    bits = MappingProxyType({2: 325, 3: 332, 10: 340})  # by h: core-SVP, for the least error
+    bits = MappingProxyType({2: 128})  # by h; core-SVP is 325 for the least error, but generators have keys of 128 bits
 
     def secret(self, rng: np.random.Generator) -> Integers:
         """Draw 2048 numbers, centred binomials of 21 + 21 bits; `rng` must be cryptographic."""
@@ -116,7 +116,7 @@ class Matrix:
     max_clients = WIDE.prime  # any number: secrets are uniform
     limit = WIDE.prime // 2
     least_error = 1000.0
-    bits = MappingProxyType({2: 127, 3: 130, 4: 131, 5: 132, 7: 133})  # as above
+    bits = MappingProxyType({2: 127, 3: 128})  # core-SVP, up to the bits of a generator's key
 
     def secret(self, rng: np.random.Generator) -> Integers:
         """Draw 710 numbers, uniform in [0, q); `rng` must be cryptographic."""

@@ -96,8 +96,8 @@ def add(totals: Words, buffer: Buffer, count: int, pairs: Words, subtract: bool 
     `pairs` is work space.
     """
     pairs[:, count : padded(count)] = 0
-    room = pairs[:, : padded(count)]
-    _check(*compiled(_merge, _unpack, _add)(*_received(buffer, count), room, totals, PRIMES, subtract))
+    rows = (*pairs[:, : padded(count)], *totals)  # each contiguous, which whole arrays of pairs need not be
+    _check(*compiled(_merge, _unpack, _add)(*_received(buffer, count), *rows, PRIMES, subtract))
 
 
 def _check(largest1: int, largest2: int, unused: int) -> None:
@@ -186,12 +186,14 @@ def _unpack(low: Any, middle: Any, top: Any, first: Any, second: Any) -> Any:
     return largest1, largest2, unused
 
 
-def _merge(low: Any, middle: Any, top: Any, pairs: Any, totals: Any, primes: Any, subtract: Any) -> Any:
-    """Add pairs to totals, both reduced, unless pairs are not. Returns what `_unpack` does."""
-    largest1, largest2, unused = _unpack(low, middle, top, pairs[0], pairs[1])
+def _merge(
+    low: Any, middle: Any, top: Any, first: Any, second: Any, total1: Any, total2: Any, primes: Any, subtract: Any
+) -> Any:
+    """Add what is unpacked to totals, both reduced, unless it is refused. Returns what `_unpack` does."""
+    largest1, largest2, unused = _unpack(low, middle, top, first, second)
     if largest1 < primes[0] and largest2 < primes[1] and unused == 0:
-        _add(totals[0], pairs[0], primes[0], subtract)
-        _add(totals[1], pairs[1], primes[1], subtract)
+        _add(total1, first, primes[0], subtract)
+        _add(total2, second, primes[1], subtract)
     return largest1, largest2, unused
 
 

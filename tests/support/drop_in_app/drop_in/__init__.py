@@ -1,0 +1,1 @@
+"""A protected app whose nodes make known updates."""
