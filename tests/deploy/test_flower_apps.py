@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
-from test_flower_drop_in import ALL, ROUNDS, Site, arrays, replies
+from test_flower_drop_in import ALL, PATIENCE, ROUNDS, Site, arrays, replies
 
-from flower_grid import Grid, fit
+from flower_grid import Grid, first_model, fit
 from paraaegis.engines.flower.arrays import to_arrays, to_vector
 from paraaegis.errors import ConfigError, ParaAegisError
-from paraaegis.flower import protect
+from paraaegis.flower import ParaAegis, protect
 
 
 def test_a_node_with_a_folder_does_not_take_part_in_a_simulation(tmp_path):
@@ -104,6 +104,19 @@ def test_an_app_may_change_the_message_that_it_gets(tmp_path):
     site = Site(tmp_path, fit=changing)
     site.start()
     assert sorted(site.grid.trained) == [(node, number) for node in (1, 2, 3) for number in (1, 2, 3)]
+
+
+def test_a_new_run_with_other_settings_may_train_on_another_number_of_examples(tmp_path):
+    def sampling(message, context):
+        content = fit(message, context)
+        content["metrics"]["num-examples"] = int(100 * message.content["config"]["lr"])
+        return content
+
+    site = Site(tmp_path, fit=sampling)
+    site.start()
+    again = ParaAegis(FedAvg(**ALL), site.path, folder=tmp_path / "again")
+    again.start(site.grid, first_model(), timeout=PATIENCE, train_config=ConfigRecord({"lr": 0.25}))
+    assert [len(line.clients) for line in again.folder.read_records()] == [3] * ROUNDS
 
 
 def returning(kind):

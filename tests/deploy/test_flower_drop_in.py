@@ -15,7 +15,7 @@ from paraaegis.flower import ParaAegis, protect
 from paraaegis.privacy.ledger import read_ledger
 from paraaegis.runs.folder import RunFolder
 
-ROUNDS, PATIENCE = 3, 2.0  # seconds until a node that is away counts as late
+ROUNDS, PATIENCE = 3, 0.5  # seconds until a node that is away counts as late
 CONFIG = """
 [federation]
 clients = {clients}

@@ -53,7 +53,7 @@ class AppLearner:
         """The first model; until it was used, what the app made of it; the number of examples."""
         stored = self._stored()
         sent = self._training.model if self._training.introduces else None
-        if stored is not None and (sent is None or np.array_equal(sent, stored["initial"])):
+        if stored is not None and (sent is None or self._is_of(stored, sent)):
             return stored
         if sent is None:
             raise RunError(f"{self._kept} is missing; restart the node, so that it introduces itself again")
@@ -63,6 +63,10 @@ class AppLearner:
         first |= {f"metric/{name}": np.asarray(value) for name, value in metrics.items()}
         self._keep(first)
         return first
+
+    def _is_of(self, first: Arrays, weights: Vector) -> bool:
+        """Whether this was made of these weights, and of all else that the app is told now."""
+        return bool(first.get("told") == self._training.told) and np.array_equal(weights, first["initial"])
 
     def _stored(self) -> Arrays | None:
         if not self._kept.exists():
@@ -81,8 +85,8 @@ class AppLearner:
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:  # noqa: ARG002
         """What the app makes of the model."""
         first = self._first
-        if "trained" in first and first["told"] == self._training.told and np.array_equal(weights, first["initial"]):
-            self._keep({name: first[name] for name in ("initial", "examples")})
+        if "trained" in first and self._is_of(first, weights):
+            self._keep({name: first[name] for name in ("initial", "told", "examples")})
             return first["trained"], {
                 name.partition("/")[2]: float(value) for name, value in first.items() if name.startswith("metric/")
             }

@@ -21,12 +21,11 @@ from paraaegis.engines.flower.frames import CONFIG, EVALUATE, MARK, OURS, TYPE, 
 from paraaegis.errors import LearnerError, ProtocolError
 from paraaegis.types import Arrays, Metrics, Vector
 
-__all__ = ["EXAMPLES", "AppTraining", "Context", "Mod", "Protect", "RecordDict", "files_in", "sent_config"]
+__all__ = ["EXAMPLES", "AppTraining", "Context", "Protect", "RecordDict", "files_in", "sent_config"]
 
 FILES = f"{OURS}files"
 EXAMPLES = "num-examples"  # the metric under which Flower's apps return how many examples they used
 CallNext: TypeAlias = Callable[[Message, Context], Message]
-Mod: TypeAlias = Callable[[Message, Context, CallNext], Message]
 
 
 class AppNode(Node, Protocol):
