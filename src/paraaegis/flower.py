@@ -126,7 +126,14 @@ class ParaAegis(Driven):
         return self._folder
 
     def _run(self, model: ServedModel, transport: ModelTransport) -> None:
+        _log.info("the configuration is %s", self._path)
         _log.info("the run is kept in %s", self.folder.path)
+        if self.config.federation.quorum < self.config.sampled and not self.config.privacy.inside_clip:
+            _log.warning(
+                "a server that leaves a node out of one of two rounds on nearly the same model learns its update: set "
+                "federation.quorum = %d if this server is not to be trusted with that, or add noise",
+                self.config.sampled,
+            )
         if self.folder.read_result() is not None and not self.folder.checkpoint.exists():
             raise RunError(f"{self.folder.path} holds a finished run; choose another folder")
         stored = self.folder.restore()
@@ -163,14 +170,14 @@ class ParaAegis(Driven):
         """
         return run_guarantees(self.config)
 
-    def report(self, path: Path | str = "report.html") -> Path:
-        """Write a page about the run; returns where it is."""
+    def report(self, path: Path | str = "") -> Path:
+        """Write a page about the run, by default into its folder; returns where."""
         from paraaegis.report.collect import collect
         from paraaegis.report.page import write_page
 
-        runs, problems = collect([self.folder.path])
-        write_page(runs, problems, Path(path))
-        return Path(path).resolve()
+        target = Path(path or self.folder.path / "report.html").resolve()
+        write_page(*collect([self.folder.path]), target)
+        return target
 
 
 @dataclass(frozen=True)

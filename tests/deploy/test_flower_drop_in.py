@@ -14,6 +14,7 @@ from paraaegis.errors import ConfigError, ParaAegisError, RunError
 from paraaegis.flower import ParaAegis, protect
 from paraaegis.privacy.ledger import read_ledger
 from paraaegis.runs.folder import RunFolder
+from paraaegis.runs.guarantees import spending
 
 ROUNDS, PATIENCE = 3, 0.5  # seconds until a node that is away counts as late
 CONFIG = """
@@ -59,7 +60,8 @@ class Site:
         return ParaAegis(inner, self.path, folder=self.out / "run", **given)
 
     def start(self, inner=None, **given):
-        return self.strategy(inner or INNER["FedAvg"]()).start(
+        self.last = self.strategy(inner or INNER["FedAvg"]())
+        return self.last.start(
             self.grid, first_model(), ROUNDS, timeout=PATIENCE, train_config=ConfigRecord({"lr": 0.5}), **given
         )
 
@@ -329,6 +331,27 @@ def test_a_node_without_its_folder_says_how_to_start_it(tmp_path):
     assert "--node-config 'paraaegis=" in texts[0]
 
 
+def test_a_run_that_does_not_start_says_why_each_node_was_skipped(site, caplog):
+    for folder in site.folders[:2]:
+        (folder / "config.toml").unlink()
+    with pytest.raises(ParaAegisError, match=r"client-0, client-1 did not connect .* node 1 was skipped: .*node 2 was"):
+        site.start()
+    assert caplog.text.count("skipping node 1") == 1
+    assert "waiting for client-0, client-1" in caplog.text
+
+
+def test_an_app_without_the_mod_is_told_apart(tmp_path):
+    site = Site(tmp_path)
+    site.grid.app = Grid([], [{}] * 3, fit=lambda message, _: message.content, test=None).app
+    with pytest.raises(ParaAegisError, match=r"does its ClientApp lack protect\(\)"):
+        site.start()
+
+
+def test_a_quorum_that_leaves_a_node_out_is_warned_of(tmp_path, caplog):
+    Site(tmp_path, quorum=3, clients=4).start()
+    assert "set federation.quorum = 4" in caplog.text
+
+
 def test_a_missing_configuration_names_the_places_that_were_searched(tmp_path):
     with pytest.raises(ConfigError, match=r"no configuration at .*absent.toml or .*absent.toml"):
         ParaAegis(FedAvg(), "absent.toml")
@@ -341,6 +364,8 @@ def test_the_run_can_be_looked_at_afterwards(site, tmp_path):
     strategy = site.strategy(INNER["FedAvg"]())
     strategy.start(site.grid, first_model(), timeout=PATIENCE)
     assert "server" in strategy.privacy_spent().guarantees[0].adversary
+    assert not strategy.privacy_spent().simulation
+    assert spending(site.folders[0]).lwe_bits == strategy.privacy_spent().lwe_bits == 113
     assert "paraaegis-feedback" in strategy.report(tmp_path / "report.html").read_text()
     with np.load(site.folders[0] / "model.npz") as model:
         assert set(model) == {*SHAPES, "batches"}
@@ -361,3 +386,4 @@ def test_in_a_simulation_nodes_keep_all_they_know_in_their_context(tmp_path, mon
     assert sorted(site.grid.trained) == [(node, number) for node in (1, 2, 3) for number in (1, 2, 3)]
     assert np.abs(arrays(result)["layer.weight"] - 0.5).max() > 0.01
     assert set(site.grid.contexts[1].state) == {"paraaegis:files"}
+    assert site.last.privacy_spent().simulation

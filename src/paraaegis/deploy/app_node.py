@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -120,7 +121,14 @@ class AppLearner:
     def save(self, path: Path, weights: Vector) -> None:
         """Write the arrays of a model, by name."""
         arrays = self._training.arrays(weights)
-        write_whole(path.with_suffix(".npz"), lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+        def write(file: IO[bytes]) -> None:
+            with zipfile.ZipFile(file, "w") as archive:  # as savez does, which takes no array called "file"
+                for name, array in arrays.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                        np.save(entry, array, allow_pickle=False)
+
+        write_whole(path.with_suffix(".npz"), write)
 
 
 @dataclass

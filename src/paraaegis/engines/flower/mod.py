@@ -21,7 +21,7 @@ from paraaegis.engines.flower.frames import CONFIG, EVALUATE, MARK, OURS, TYPE, 
 from paraaegis.errors import LearnerError, ProtocolError
 from paraaegis.types import Arrays, Metrics, Vector
 
-__all__ = ["EXAMPLES", "AppTraining", "Context", "Protect", "RecordDict", "files_in", "sent_config"]
+__all__ = ["EXAMPLES", "AppTraining", "Context", "Protect", "RecordDict", "files_in", "numbers", "sent_config"]
 
 FILES = f"{OURS}files"
 EXAMPLES = "num-examples"  # the metric under which Flower's apps return how many examples they used
@@ -88,7 +88,7 @@ class AppTraining:
             )
         (trained,) = arrays.values()
         check_form(trained, model, "what the app's training function returns")
-        metrics = _numbers(content)
+        metrics = numbers(*content.metric_records.values())
         return to_vector(trained, model), _examples(metrics), metrics
 
 
@@ -128,7 +128,7 @@ def _evaluated(node: AppNode, content: RecordDict, call: Callable[[RecordDict], 
     returned = call(own_part(content))
     if strange := sorted(set(returned) - set(returned.metric_records)):
         raise LearnerError(f"the app's evaluation function may return metrics only, got {', '.join(strange)}")
-    metrics = _numbers(returned)
+    metrics = numbers(*returned.metric_records.values())
     examples = _examples(metrics)
     passing = node.allowed(metrics, str(mark["run"]), int(mark["round"]))
     return RecordDict({"metrics": MetricRecord({**passing, EXAMPLES: examples})})
@@ -159,17 +159,16 @@ def _told(record: ArrayRecord | ConfigRecord | MetricRecord) -> list[Any]:
     return sorted(record.items())
 
 
-def _numbers(content: RecordDict) -> Metrics:
-    """All metrics that are single numbers; lists stay on the node."""
-    pairs = (pair for record in content.metric_records.values() for pair in record.items())
+def numbers(*records: MetricRecord) -> Metrics:
+    """All metrics that are single numbers; lists stay where they are."""
+    pairs = (pair for record in records for pair in record.items())
     return {name: float(value) for name, value in pairs if not isinstance(value, list)}
 
 
 def _examples(metrics: Metrics) -> int:
     """Take the number of examples out of an app's metrics."""
-    examples = metrics.pop(EXAMPLES, 0.0)
-    if examples < 1 or examples != int(examples):
-        raise LearnerError(
-            f"the app's function must return {EXAMPLES!r}, a whole number of at least 1, got {examples:g}"
-        )
+    examples = metrics.pop(EXAMPLES, None)
+    if examples is None or examples < 1 or examples != int(examples):
+        got = "none" if examples is None else f"{examples:g}"
+        raise LearnerError(f"the app's function must return {EXAMPLES!r}, a whole number above 0, got {got}")
     return int(examples)

@@ -21,6 +21,7 @@ __all__ = ["FlowerTransport", "Introduction", "OpenTransport", "ServerApp", "mak
 
 POLL, SLOWEST = 0.2, 2.0  # seconds between polls for replies, at first and after a while: each poll costs a request
 
+AGAIN = 10.0  # seconds until a node that was skipped is asked again
 INTRODUCTION = 30.0  # seconds to wait for a new node to introduce itself
 OpenTransport = Callable[[float, int, Callable[[str], None]], "FlowerTransport"]  # (deadline, quorum, log function)
 
@@ -58,22 +59,28 @@ class FlowerTransport:
         self._names: dict[int, str] = {}  # clients by node, for nodes that have introduced themselves
         self._cards: dict[str, Introduction] = {}
         self._asked: dict[str, int] = {}  # nodes by message, for nodes that have not introduced themselves yet
+        self._refused: dict[int, tuple[str, float]] = {}  # by node: why, and when it is asked again
 
     def meet(self, clients: Sequence[str], patience: float, enough: int) -> list[str]:
         """Wait up to `patience` seconds for all clients; return those connected, which must be at least `enough`."""
-        until = time.monotonic() + patience
+        until, awaited = time.monotonic() + patience, list[str]()
         while missing := sorted(set(clients) - set(present := self._present())):
+            if awaited != (awaited := missing):
+                self._say(f"waiting for {', '.join(missing)}")
             if time.monotonic() > until:
                 if len(clients) - len(missing) >= enough:
                     self._say(f"continuing without {', '.join(missing)}, which may join later")
                     break
                 raise ProtocolError(
                     f"{', '.join(missing)} did not connect within {patience:.0f} s; connected: "
-                    f"{', '.join(sorted(self._names.values())) or 'none'}. Check that the missing nodes are running "
-                    "and registered"
+                    f"{', '.join(sorted(self._names.values())) or 'none'}. "
+                    + (self._refusals() or "Check that the missing nodes are running and registered")
                 )
             time.sleep(1.0)
         return [client for client in clients if client in present]
+
+    def _refusals(self) -> str:
+        return "; ".join(f"node {node} was skipped: {why}" for node, (why, _) in self._refused.items())
 
     def length(self, clients: Sequence[str]) -> int:
         """The length of these clients' models, which must all be the same."""
@@ -186,7 +193,8 @@ class FlowerTransport:
         A node that answers later, for example because it loads much data, counts as connected from then on.
         """
         connected = set(self._grid.get_node_ids())
-        new = sorted(connected - set(self._names) - set(self._asked.values()))
+        early = {node for node, (_, again) in self._refused.items() if time.monotonic() < again}
+        new = sorted(connected - set(self._names) - set(self._asked.values()) - early)
         questions = [self._message(node, "who", RecordDict()) for node in new]
         if questions:
             self._asked |= dict(zip(self._grid.push_messages(questions), new, strict=True))
@@ -207,10 +215,13 @@ class FlowerTransport:
                     raise ProtocolError(f"{reply.error.reason or 'failed'} (code {reply.error.code})")
                 from_error(reply.content)
                 if "who" not in reply.content.config_records:
-                    raise ProtocolError("its answer contains no introduction")
+                    raise ProtocolError("its answer is not from a ParaAegis client; does its ClientApp lack protect()?")
                 self._enter(node, msgspec.convert(dict(reply.content.config_records["who"]), Introduction))
+                self._refused.pop(node, None)
             except (ProtocolError, msgspec.ValidationError) as refused:
-                self._say(f"skipping node {node}: {refused}")
+                if str(refused) != self._refused.get(node, ("", 0.0))[0]:
+                    self._say(f"skipping node {node}, until it answers otherwise: {refused}")
+                self._refused[node] = str(refused), time.monotonic() + AGAIN
         return set(self._asked.values())
 
     def _enter(self, node: int, card: Introduction) -> None:

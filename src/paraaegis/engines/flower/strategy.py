@@ -15,7 +15,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from paraaegis.engines.flower.arrays import to_arrays, to_vector
 from paraaegis.engines.flower.frames import CONFIG, EVALUATE, MARK, error_in
-from paraaegis.engines.flower.mod import EXAMPLES
+from paraaegis.engines.flower.mod import EXAMPLES, numbers
 from paraaegis.engines.flower.server import FlowerTransport
 from paraaegis.errors import ConfigError, RunError
 from paraaegis.protocol.messages import Begin, Finish, unpack
@@ -142,7 +142,7 @@ class ServedModel:
             metrics = self._inner.aggregate_evaluate(number, replies) if replies else None
             if metrics:
                 self.result.evaluate_metrics_clientapp[number] = metrics
-                found |= _numbers(metrics)
+                found |= numbers(metrics)
         return found | self.evaluate_here(number)
 
     def evaluate_here(self, number: int) -> Metrics:
@@ -151,7 +151,7 @@ class ServedModel:
         if metrics is None:
             return {}
         self.result.evaluate_metrics_serverapp[number] = metrics
-        return _numbers(metrics)
+        return numbers(metrics)
 
     def state(self) -> Arrays:
         """What a run that is resumed needs: the model, and what the inner strategy remembers."""
@@ -203,10 +203,6 @@ def _odd(content: RecordDict) -> str:
     return "" if isinstance(examples, int) and examples > 0 else f"its answer has no {EXAMPLES!r} of at least 1"
 
 
-def _numbers(metrics: MetricRecord) -> Metrics:
-    return {name: float(value) for name, value in metrics.items() if not isinstance(value, list)}
-
-
 class ModelTransport(FlowerTransport):
     """Adds the server's model to the messages in which a client needs it, and carries evaluations."""
 
@@ -250,7 +246,7 @@ class ModelTransport(FlowerTransport):
         for node, content, error in self._exchange(asked.items(), time.monotonic() + self._deadline):
             reason = error if content is None else error_in(content) or _odd(content)
             if reason:
-                _log.warning("node %s did not evaluate round %d: %s", node, number, reason)
+                _log.warning("%s did not evaluate round %d: %s", self._names.get(int(node), node), number, reason)
             else:
                 replies.append(Message(content, reply_to=asked[node]))
         return replies
