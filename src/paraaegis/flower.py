@@ -80,7 +80,7 @@ class ParaAegis(Driven):
 
     def __init__(self, inner: Any, config: Path | str = "paraaegis.toml", folder: Path | str = "") -> None:
         super().__init__(inner)
-        self._path, self._given = _found(Path(config)), str(folder)
+        self._path, self._given = _locate(Path(config)), str(folder)
         self._folder: RunFolder | None = None
         self.config: Config = load_for_app(self._path)
         _check(self.config)
@@ -200,7 +200,7 @@ class _Served:
         return self.model.evaluate(number, self.transport)
 
 
-def _found(path: Path) -> Path:
+def _locate(path: Path) -> Path:
     """A file of the app, whose folder Flower puts first on the path, or in the working folder, which is Flower's."""
     places = [Path(sys.path[0]) / path, path]
     if (found := next((place for place in places if place.exists()), None)) is None:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
-from test_flower_drop_in import ALL, PATIENCE, ROUNDS, Site, arrays, replies
 
 from flower_grid import Grid, first_model, fit
+from flower_site import ALL, PATIENCE, ROUNDS, Site, arrays, replies
 from paraaegis.engines.flower.arrays import to_arrays, to_vector
 from paraaegis.errors import ConfigError, ParaAegisError
 from paraaegis.flower import ParaAegis, protect

@@ -5,9 +5,9 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from test_flower_drop_in import ROUNDS, Site, arrays
 
 from flower_grid import Grid, fit
+from flower_site import ROUNDS, Site, arrays
 from paraaegis.engines.flower.frames import MARK
 from paraaegis.errors import ParaAegisError
 from paraaegis.flower import protect
