@@ -13,7 +13,12 @@ with warnings.catch_warnings():
     import typer.main  # noqa: F401
 
 
-FIRST = "test_flower", "test_flower_app", "test_resume", "test_accuracy"  # take minutes, which others fill on the other core
+FIRST = (
+    "test_flower",
+    "test_flower_app",
+    "test_resume",
+    "test_accuracy",
+)  # take minutes, which others fill on the other core
 
 
 def pytest_collection_modifyitems(items):

@@ -3,7 +3,7 @@
 import shutil
 
 from flwr.app import ConfigRecord
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
 
 from flower_grid import Grid, first_model
 from paraaegis.deploy.key_folder import deal_keys
@@ -30,6 +30,7 @@ INNER = {
     "FedAvg": lambda: FedAvg(**ALL),
     "FedAvgM": lambda: FedAvgM(**ALL, server_momentum=0.9),
     "FedAdam": lambda: FedAdam(**ALL),
+    "FedAdagrad": lambda: FedAdagrad(**ALL),
     "FedYogi": lambda: FedYogi(**ALL),
     "FedProx": lambda: FedProx(**ALL, proximal_mu=0.1),
 }
