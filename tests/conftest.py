@@ -14,11 +14,6 @@ with warnings.catch_warnings():
 
 
 FIRST = "test_flower", "test_flower_app", "test_resume", "test_accuracy"  # minutes, which others fill on the other core
-    "test_flower",
-    "test_flower_app",
-    "test_resume",
-    "test_accuracy",
-)  # take minutes, which others fill on the other core
 
 
 def pytest_collection_modifyitems(items):
