@@ -94,6 +94,17 @@ def test_a_node_that_missed_two_rounds_gets_a_peers_model_and_trains_on(tmp_path
     assert [len(line.clients) for line in lines] == [4, 3, 3, 3, 4]
 
 
+def test_nodes_that_a_round_does_not_draw_take_part_in_the_next(tmp_path):
+    site = Site(tmp_path, quorum=3, rounds=5, clients=4)
+    for path in (site.path, *(folder / "config.toml" for folder in site.folders)):
+        path.write_text(path.read_text().replace("[federation]", "[federation]\nfraction = 0.75"))
+    site.strategy(FedAdam()).start(site.grid, first_model(), timeout=PATIENCE)
+    lines = RunFolder(site.out / "run").read_records()
+    assert [len(line.clients) for line in lines] == [3] * 5
+    assert len({tuple(line.clients) for line in lines}) > 1
+    assert all(not line.dropped for line in lines)
+
+
 # What leaves a node
 
 
