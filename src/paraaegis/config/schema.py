@@ -136,7 +136,9 @@ class Protect(Section, frozen=True):
     cipher: Annotated[Literal["ckks", "rlwe"], "what encrypts: the paper's, or one-time masks, faster and smaller"] = (
         "ckks"
     )
-    reveal: Annotated[Literal["clients", "server"], "rlwe: who reads the sums; server: the server too"] = "clients"
+    reveal: Annotated[
+        Literal["clients", "server"], "rlwe: who reads the sums; server: the server too, if nothing is in the clear"
+    ] = "clients"
     profile: Annotated[
         str,
         "its parameters: precise (ckks) or wide (rlwe), the default; or, for models without BatchNorm, compact (ckks) "
