@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paraaegis.config import make_config
-from paraaegis.deploy.flower_app import _connector
+from paraaegis.deploy.flower_app import connector
 from paraaegis.errors import ConfigError, RunError
 from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import make_parameters
@@ -43,7 +43,7 @@ def test_a_run_across_a_network_is_not_continued_in_one_process(tmp_path, noise)
 def test_a_run_of_one_process_is_not_continued_across_a_network(tmp_path):
     folder = stopped_after_a_round(tmp_path / "run")
     server, clients = folder.restore()
-    connect = _connector(configure(*SETTINGS), folder, transport=None)
+    connect = connector(configure(*SETTINGS), folder, transport=None)
     with pytest.raises(RunError, match="holds a run of the local engine"), connect(server, clients, False):
         pass
 

@@ -122,7 +122,8 @@ def spending(path: Path) -> RunGuarantees:
     if not folder.config.exists() or not folder.ledger.exists():
         raise RunError(f"{path} is not a run's folder with a config.toml and a ledger.jsonl")
     config = load_config(folder.config)
-    config = resolve(config, [max(1, config.federation.min_samples)])  # a silo's file may leave the quorum open
+    quorum = resolve(config, [1]).federation.quorum  # which a silo's file may leave open
+    config = msgspec.structs.replace(config, federation=msgspec.structs.replace(config.federation, quorum=quorum))
     silo = (path / "identity").exists()  # a silo's folder: all releases are this silo's, whatever it was called
     ledger = Ledger(budget(config), folder.ledger, one_owner=silo)
     folder.check_ledger(ledger.releases)
