@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     import typer.main  # noqa: F401
 
 
-FIRST = "test_flower", "test_flower_app", "test_resume", "test_accuracy"  # minutes, which others fill on the other core
+FIRST = "test_flower", "test_resume", "test_flower_app", "test_accuracy"  # minutes, which others fill on the other core
 
 
 def pytest_collection_modifyitems(items):
