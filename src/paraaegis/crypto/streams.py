@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 from randomgen import AESCounter
 
@@ -19,7 +19,7 @@ def keystream(key: bytes, block: int = 0) -> Callable[[int], bytes]:
 
     The bytes do not depend on the version of any library. They start at block number `block`, of 16 bytes.
     """
-    cipher = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
+    cipher = _cipher(key, block)
     return lambda size: cipher.update(bytes(size))
 
 
@@ -28,14 +28,17 @@ def reusing(key: bytes, memory: NDArray[np.uint8]) -> Callable[[int], memoryview
 
     Fresh memory for each would take longer than the cipher. `memory` needs `SLACK` bytes more than a result.
     """
-    cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    room = memory.data
+    cipher, room = _cipher(key), memory.data
 
     def take(size: int) -> memoryview:
         cipher.update_into(_zeros(memory.size)[:size], room[: size + SLACK])
         return room[:size]
 
     return take
+
+
+def _cipher(key: bytes, block: int = 0) -> CipherContext:
+    return Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
 
 
 @cache

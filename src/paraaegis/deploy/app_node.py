@@ -38,8 +38,8 @@ def load_for_app(path: Path, simulated: bool = False) -> Config:
     return msgspec.structs.replace(config, learner=PASSED, federation=federation, privacy=privacy)
 
 
-class AppLearner:
-    """The app's training function as a learner.
+class AppLearner(Learner):
+    """The app's training function as a learner. The app evaluates when the server asks, and keeps its own state.
 
     How many examples it uses is known only after it has trained once. So it does when its node introduces itself, on
     the first model; the first round uses the result. `kept` is the file that holds both models until then.
@@ -107,16 +107,8 @@ class AppLearner:
             raise ProtocolError("got the sum of a round without the model that the server made of it")
         return model
 
-    def evaluate(self, weights: Vector) -> Metrics:  # noqa: ARG002
-        """Nothing: the app evaluates when the server's strategy asks for it."""
-        return {}
-
-    def state(self) -> Arrays:
-        """Nothing: the app keeps its own state."""
-        return {}
-
     def load(self, state: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Nothing: there is no state of ours."""
 
     def save(self, path: Path, weights: Vector) -> None:
         """Write the arrays of a model, by name."""
@@ -201,11 +193,7 @@ def open_simulated_node(
         raise ConfigError(
             "this node has a folder with keys; remove simulate=True from protect(), which protects nobody"
         )
-    with TemporaryDirectory() as place:
-        folder = Path(place)
-        for name, content in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            write_secret(folder / name, content)
+    with _kept_folder(files) as folder:
         path = folder / "config.toml"
         if not path.exists():
             path.write_text(text)
@@ -215,8 +203,19 @@ def open_simulated_node(
             keys, privates = simulated_keys(config)
             save_keys(folder / "keys", keys)
             write_secret(folder / "identity", privates[name])
+        yield AppNode(name, folder, simulation=True, training=training)
+
+
+@contextmanager
+def _kept_folder(files: MutableMapping[str, bytes]) -> Iterator[Path]:
+    """A folder with these files while the context lasts; afterwards, `files` are those that it then has."""
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_secret(folder / name, content)
         try:
-            yield AppNode(name, folder, simulation=True, training=training)
+            yield folder
         finally:
             files.clear()
             for path in folder.rglob("*"):

@@ -133,10 +133,6 @@ class HiddenSum(Sum):
         expect_kind(upload, self.kind)
         expect_length(upload, self._sum.length)
 
-    def close(self) -> Payload:
-        """See Sum: unopened."""
-        return Payload(self.kind, self._sum.length, self._sum.close())
-
 
 class CkksSum(HiddenSum):
     """A sum of ciphertexts."""
@@ -145,6 +141,10 @@ class CkksSum(HiddenSum):
 
     def __init__(self, profile: Profile, length: int, pool: Pool | None = None) -> None:
         self._sum = CipherSum(profile, length, pool)
+
+    def close(self) -> Payload:
+        """See Sum."""
+        return Payload(self.kind, self._sum.length, self._sum.close())
 
 
 class RlweSum(HiddenSum):

@@ -35,7 +35,7 @@ class Run:
     parent: str = ""
     running: bool = False
     metric: str = ACCURACY  # the one that the report shows
-    origin: Origin | None = None  # where the model came from, with your own learners
+    origin: Origin | None = None  # of the model and its learners, if they are the user's own
 
     @property
     def row(self) -> str:
@@ -64,7 +64,7 @@ class Run:
 
     @property
     def subject(self) -> str:
-        """What was trained; with your own learners, whose names may say little, also the size of the model."""
+        """What was trained; for a user's own learner, whose name may say little, also the size of the model."""
         return self.config.subject + (f", {plural(self.origin.length, 'value')}" if self.origin else "")
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -84,16 +84,6 @@ class Asked(NamedTuple):
     evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
 
 
-class Evaluators(Protocol):
-    """Carries evaluation messages to nodes."""
-
-    def nodes(self) -> list[int]:
-        """The nodes that are connected."""
-
-    def evaluate(self, messages: Sequence[Message], number: int) -> list[Message]:
-        """Send evaluation messages of a round; the replies."""
-
-
 class ServedModel:
     """The model from round to round: an inner strategy makes it from the mean of the clients' updates."""
 
@@ -131,14 +121,14 @@ class ServedModel:
         if metrics:
             self.result.train_metrics_clientapp[number] = metrics
 
-    def evaluate(self, number: int, evaluators: Evaluators) -> Metrics:
+    def evaluate(self, number: int, nodes: ModelTransport) -> Metrics:
         """Evaluate the model of a round: on the nodes, as the inner strategy asks for it, and by `evaluate_fn`."""
         found: Metrics = {}
-        config, nodes = ConfigRecord(dict(self._asked.evaluate)), evaluators.nodes()
+        config, connected = ConfigRecord(dict(self._asked.evaluate)), nodes.connected()
         least = max(self._inner.min_available_nodes, self._inner.min_evaluate_nodes)  # it would wait for them for ever
-        if self._inner.fraction_evaluate and len(nodes) >= least:
-            asked = list(self._inner.configure_evaluate(number, self.arrays, config, _Nodes(nodes)))
-            replies = _alike(evaluators.evaluate(asked, number))
+        if self._inner.fraction_evaluate and len(connected) >= least:
+            asked = list(self._inner.configure_evaluate(number, self.arrays, config, _Nodes(connected)))
+            replies = _alike(nodes.evaluate(asked, number))
             metrics = self._inner.aggregate_evaluate(number, replies) if replies else None
             if metrics:
                 self.result.evaluate_metrics_clientapp[number] = metrics
@@ -229,12 +219,12 @@ class ModelTransport(FlowerTransport):
                 self._added = {}
         yield from super().carry(exchange)
 
-    def nodes(self) -> list[int]:
-        """See Evaluators."""
+    def connected(self) -> list[int]:
+        """The nodes that are connected."""
         return sorted(self._present().values())
 
     def evaluate(self, messages: Sequence[Message], number: int) -> list[Message]:
-        """See Evaluators. A node that fails or is late is left out."""
+        """Send evaluation messages of a round; the replies. A node that fails or is late is left out."""
         mark = ConfigRecord({"stage": EVALUATE, "run": self.run, "round": number})
         asked = {
             str(message.metadata.dst_node_id): Message(
