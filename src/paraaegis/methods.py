@@ -75,7 +75,10 @@ class Method:
 
     def noised_parts(self, config: Config) -> int:
         """How many parts of an update draw on the budget."""
-        return sum(part.noised or (part.hides and config.privacy.inside_clip > 0) for part in self.parts.values())
+        noised = config.privacy.unit != "record"  # otherwise the noise is in the training
+        return sum(
+            (part.noised and noised) or (part.hides and config.privacy.inside_clip > 0) for part in self.parts.values()
+        )
 
     def least_quorum(self, config: Config) -> int:
         """The smallest quorum at which values are protected as claimed; it may exceed the number of clients."""
@@ -121,6 +124,11 @@ class Method:
             )
         if config.privacy.inside_clip:
             self._check_shared_noise(config)
+        if config.privacy.unit == "record" and self.varies:
+            raise ConfigError(
+                f'{config.protect.method} varies the noise on updates, but with privacy.unit = "record" updates carry '
+                "none; use method fedavg"
+            )
         if config.privacy.participations and self.varies:
             raise ConfigError(
                 f"privacy.participations requires equal noise in every round, which {config.protect.method} does not "

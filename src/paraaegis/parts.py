@@ -49,7 +49,7 @@ class Part(ABC):
 
     def noise(self, config: Config, parts: int) -> Gaussian | None:
         """The noise of the values, if `parts` parts of an update share the budget."""
-        return None if self.series is None else noise(config, parts, self.series)
+        return noise(config, parts, self.series) if self.series and config.privacy.unit != "record" else None
 
     @abstractmethod
     def mechanism(self, config: Config, parts: int, pool: SecretPool | None) -> Mechanism:
@@ -99,7 +99,7 @@ class Encrypted(Part):
 
     def noise(self, config: Config, parts: int) -> Gaussian | None:
         """See Part."""
-        return noise(config, parts, self.series) if self.series else shared_noise(config, parts)
+        return super().noise(config, parts) if self.series else shared_noise(config, parts)
 
     def per_ciphertext(self, config: Config) -> int:
         """See Part."""
@@ -260,6 +260,11 @@ class Lwe(Part):
 
     def check(self, config: Config, parts: int, length: int | None) -> None:
         """See Part: refuse a run without noise, with too little noise to hide values, or with too small a quorum."""
+        if config.privacy.unit == "record":
+            raise ConfigError(
+                f'{config.protect.method} masks clipped updates by their noise, but with privacy.unit = "record" '
+                'updates carry none; use method ckks-fedavg with protect.cipher = "rlwe"'
+            )
         if math.isinf(config.privacy.epsilon):
             raise ConfigError(
                 f"the security of {config.protect.method} rests on noise, so privacy.epsilon must be finite, got inf"

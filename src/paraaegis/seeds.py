@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """The purpose of a stream. Reproducibility depends on these numbers: append (from 8), never reorder."""
+    """The purpose of a stream. Reproducibility depends on these numbers: append (from 9), never reorder."""
 
     MODEL = 0
     SPLIT = 1
@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     NOISE = 3
     SELECT = 4
     SAMPLE = 5
+    RECORDS = 8
 
 
 def stream(seed: int, purpose: Purpose, client: int = 0, number: int = 0, attempt: int = 0) -> np.random.Generator:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -40,6 +41,23 @@ class Blob:
 
     def __repr__(self) -> str:
         return f"Blob({len(self)} bytes)"
+
+
+@dataclass(frozen=True)
+class RecordPrivacy:
+    """DP-SGD in a client's training: how each step draws samples, clips their gradients and adds noise.
+
+    A step draws each sample with probability `sample_rate`, clips its gradient to the L2 norm `clip`, adds noise of
+    standard deviation `multiplier`·`clip` to the sum, and divides by `sample_rate` times the number of samples.
+    """
+
+    sample_rate: float
+    steps: int  # per round
+    clip: float
+    multiplier: float
+
+
+Draw: TypeAlias = Callable[[int], np.random.Generator]  # the generator of a round
 
 
 class Payload(msgspec.Struct, frozen=True):

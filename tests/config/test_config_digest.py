@@ -79,6 +79,7 @@ def another(path, value):
 
 
 TIGHT = ["privacy.calibration=tight", "federation.fraction=0.1", "federation.rounds=10"]
+RECORD = ["privacy.unit=record", "privacy.calibration=tight"]
 CHANGES = [
     (path, changed)
     for path, value in leaves(msgspec.to_builtins(Config()))
@@ -89,7 +90,8 @@ CHANGES = [
 @pytest.mark.parametrize(("path", "changed"), CHANGES, ids=[path for path, _ in CHANGES])
 def test_the_digest_ignores_what_may_differ_between_silos_and_nothing_else(path, changed):
     needs = {"protect.decay": ["protect.method=paraaegis-dynamic"], "privacy.participations": TIGHT,
-             "train.last_lr": ["train.schedule=linear"]}  # fmt: skip
+             "train.last_lr": ["train.schedule=linear"],
+             "privacy.sample_rate": RECORD, "privacy.group": RECORD, "privacy.unit": RECORD[1:]}  # fmt: skip
     settings = [f"{path}={changed}", *needs.get(path, [])]
     base = make_config({}, settings[1:])
     ignored = path.startswith("engine.") or path in ("data.folder", "privacy.attempts")

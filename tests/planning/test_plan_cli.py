@@ -102,7 +102,10 @@ def test_a_plan_is_written_as_a_configuration_that_can_be_run(typed, tmp_path):
         (("--points", "2"), "add --pilot"),
         (("--seconds", "0"), "--seconds must be above 0, got 0"),
         (("--bandwidth", "-5"), "--bandwidth must be above 0, got -5"),
-        (("--model", "gpt"), "--model must be a number of values or one of mlp, cnn, resnet18, got 'gpt'"),
+        (
+            ("--model", "gpt"),
+            "--model must be a number of values or one of mlp, cnn, resnet18, cnn-gn, resnet18-gn, got 'gpt'",
+        ),
         (("--method", "fedavg"), "a ratio can be planned for"),
         (("--clients", "0"), "'--clients'"),
         (("--train-seconds", "-5"), "--train-seconds must be above 0, got -5"),

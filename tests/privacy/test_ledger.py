@@ -7,10 +7,10 @@ import pytest
 
 from paraaegis.errors import PrivacyError, RunError
 from paraaegis.methods import METHODS
-from paraaegis.privacy.budget import budget
+from paraaegis.privacy.budget import UpdateBudget, budget
 from paraaegis.privacy.calibrate import epsilon_of
 from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, guarantees, mu_against
-from paraaegis.privacy.ledger import VOTES, Budget, Ledger, Release, read_ledger, releases_of
+from paraaegis.privacy.ledger import VOTES, Ledger, Release, read_ledger, releases_of
 from paraaegis.runs.check import resolve
 from paraaegis.runs.guarantees import run_guarantees
 from toy import configure
@@ -26,7 +26,7 @@ def release(number=1, client="a", sigma=2.0, simulated=False, attempt=0, what="u
 def room_for(count, sigma=2.0):
     """A budget that pays for exactly so many releases."""
     limit = count / sigma**2
-    return Budget(1.0, limit, epsilon_of(math.sqrt(limit), 1e-5), 1e-5, "unit: client")
+    return UpdateBudget(1.0, limit, epsilon_of(math.sqrt(limit), 1e-5), 1e-5, "unit: client")
 
 
 def test_releases_are_in_the_file_before_record_returns(tmp_path):
@@ -107,7 +107,7 @@ def test_each_client_spends_its_own_budget():
 
 def test_a_refusal_says_what_was_spent_and_what_would_fit():
     limit = 2.5 / 4
-    ledger = Ledger(Budget(1.0, limit, epsilon_of(math.sqrt(limit), 1e-5), 1e-5, "unit: client"))
+    ledger = Ledger(UpdateBudget(1.0, limit, epsilon_of(math.sqrt(limit), 1e-5), 1e-5, "unit: client"))
     ledger.record([release(1), ])  # fmt: skip
     ledger.record([release(2)])
     text = ledger.refusal([release(3)])

@@ -3,7 +3,8 @@
 from paraaegis.config.names import check_names, numbered
 from paraaegis.config.reading import as_toml, load_config, make_config
 from paraaegis.config.refusals import explain, meant, naming
-from paraaegis.config.schema import LOCAL_KEYS, MOST, PASSED, PROFILES, Config, Privacy, Protect, Section
+from paraaegis.config.rules import MOST, PASSED
+from paraaegis.config.schema import LOCAL_KEYS, PROFILES, Config, Privacy, Protect, Section
 
 __all__ = [
     "LOCAL_KEYS",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
@@ -14,22 +13,24 @@ from msgspec import Meta
 
 from paraaegis.config.names import check_names, numbered
 from paraaegis.config.refusals import explain, meant, naming
+from paraaegis.config.rules import refuse_contradictions
 from paraaegis.errors import ConfigError
-from paraaegis.plural import plural
 from paraaegis.types import primed
 
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
-MOST = 1e30  # float32 soon overflows beyond it
 # Keys that change no result or may differ between silos.
 LOCAL_KEYS = ("engine.", "data.folder", "privacy.attempts", "learner")
 # Keys that earlier versions did not have. While they are at their defaults, they are left out of digests and files, so
 # that runs of those versions are still found.
-NEWER = {"train": ("schedule", "last_lr", "stop_after", "stop_metric"), "protect": ("cipher", "reveal")}
+NEWER = {
+    "train": ("schedule", "last_lr", "stop_after", "stop_metric"),
+    "protect": ("cipher", "reveal"),
+    "privacy": ("sample_rate", "group"),
+}
 PROFILES = {"ckks": ("precise", "compact"), "rlwe": ("wide", "double")}  # by cipher, the default first
-PASSED = "passed to federate"  # the `learner` of a run whose learners are objects
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -164,13 +165,20 @@ class Protect(Section, frozen=True):
 
 
 class Privacy(Section, frozen=True):
-    """The privacy budget of the noised values."""
+    """The privacy budget of the noised values or, with unit `record`, of the training."""
 
     epsilon: Annotated[Positive, "ε of the budget; inf: no noise"] = 1.0
-    delta: Annotated[float, Meta(ge=1e-100, lt=1), "δ of the budget"] = 1e-5
-    clip: Annotated[Positive, "θ, L2 norm that an update is clipped to; inf: not clipped"] = 1.0
+    delta: Annotated[float, Meta(ge=1e-100, lt=1), "δ of the budget; unit record: at most 1/(10 samples)"] = 1e-5
+    clip: Annotated[
+        Positive, "θ, L2 norm that an update, or with unit record a sample's gradient, is clipped to; inf: not clipped"
+    ] = 1.0
     calibration: Annotated[Literal["paper", "tight"], "the paper's formula, or exact accounting"] = "paper"
-    unit: Annotated[Literal["client", "client-replace"], "one client's update removed, or replaced"] = "client"
+    unit: Annotated[
+        Literal["client", "client-replace", "record"],
+        "what may change: a client's update removed or replaced, or one training record (DP-SGD in every client)",
+    ] = "client"
+    sample_rate: Annotated[float, Meta(gt=0, le=1), "unit record: the probability that a step draws a sample"] = 0.1
+    group: Annotated[Count, "unit record: at most so many records belong to one person, whom ε then protects"] = 1
     noise: Annotated[Literal["seeded", "secret"], "secret: nobody can replay it; seeded: a simulation"] = "seeded"
     sigma: Annotated[float, Meta(ge=0), "σ of the noise per value; 0: what the budget allows over all rounds"] = 0.0
     participations: Annotated[Natural, "tight: maximum number of rounds a client takes part in; 0: no limit"] = 0
@@ -222,7 +230,7 @@ class Config(Section, frozen=True):
     def __post_init__(self) -> None:
         """Check every value, and refuse values that contradict each other."""
         _check_values(self, "")
-        _refuse_contradictions(self)
+        refuse_contradictions(self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -261,7 +269,7 @@ class Config(Section, frozen=True):
     def _as_before(self) -> dict[str, Any]:
         """Its tables without newer keys that are at their defaults."""
         tables: dict[str, Any] = msgspec.to_builtins(self)
-        defaults: dict[str, Any] = msgspec.to_builtins({"train": Train(), "protect": Protect()})
+        defaults: dict[str, Any] = msgspec.to_builtins({"train": Train(), "protect": Protect(), "privacy": Privacy()})
         for table, keys in NEWER.items():
             for key in keys:
                 if tables[table][key] == defaults[table][key]:
@@ -285,81 +293,6 @@ class Config(Section, frozen=True):
         if not self.federation.names:
             del relevant["federation"]["names"]
         return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()
-
-
-def _refuse_contradictions(config: Config) -> None:
-    federation = config.federation
-    _check_learner(config)
-    if federation.quorum > config.sampled:
-        raise ConfigError(
-            f"federation.quorum must be at most the {plural(config.sampled, 'client')} of a round, "
-            f"got {federation.quorum}"
-        )
-    numbers = {
-        "train.lr": config.train.lr,
-        "train.last_lr": config.train.last_lr,
-        "train.server_lr": config.train.server_lr,
-        "data.alpha": config.data.alpha,
-        "privacy.clip": 0.0 if math.isinf(config.privacy.clip) else config.privacy.clip,
-        "privacy.sigma": config.privacy.sigma,
-        "privacy.inside_clip": config.privacy.inside_clip,
-    }
-    for key, value in numbers.items():
-        if value > MOST:
-            raise ConfigError(f"{key} must be at most {MOST:g}, got {value:g}")
-    _refuse_contradictory_privacy(config)
-
-
-def _check_learner(config: Config) -> None:
-    """Refuse a learner that cannot be found, and tables that it would ignore."""
-    learner = config.learner
-    if not learner:
-        return
-    module, _, function = learner.partition(":")
-    words = [function, *module.split(".")]
-    if learner != PASSED and (module.endswith(".py") or not all(word.isidentifier() for word in words)):
-        raise ConfigError(
-            'learner has the form "module:function", such as "hospital:make" for the function make(config, client) in '
-            f"hospital.py, got {learner!r}" + ("; leave out .py" if module.endswith(".py") else "")
-        )
-    ignored = {"model": config.model, "data": msgspec.structs.replace(config.data, folder="")}
-    for table, section in ignored.items():
-        for key, value in msgspec.structs.asdict(section).items():
-            if value != getattr(type(section)(), key):
-                raise ConfigError(
-                    f"{table}.{key} = {value!r} has no effect, since learner = {learner!r} brings its own model "
-                    "and data; remove one of the two"
-                )
-
-
-def _refuse_contradictory_privacy(config: Config) -> None:
-    privacy, federation = config.privacy, config.federation
-    if math.isinf(privacy.clip) and not math.isinf(privacy.epsilon):
-        raise ConfigError("privacy.clip = inf leaves nothing to calibrate noise to; set a finite clip or epsilon = inf")
-    if privacy.sigma and math.isinf(privacy.epsilon):
-        raise ConfigError(
-            f"privacy.sigma = {privacy.sigma:g} asks for noise, but privacy.epsilon = inf turns it off; set only one "
-            "of them"
-        )
-    if privacy.participations and privacy.calibration == "paper":
-        raise ConfigError(
-            "privacy.participations requires calibration 'tight': the paper's formula accounts for sampling by its "
-            "fraction"
-        )
-    if privacy.participations > federation.rounds:
-        raise ConfigError(
-            f"privacy.participations must be at most the {plural(federation.rounds, 'round')}, "
-            f"got {privacy.participations}"
-        )
-    if (least := math.ceil(federation.rounds * config.sampled / federation.clients)) > privacy.participations > 0:
-        raise ConfigError(
-            f"privacy.participations must be at least {least} for {plural(federation.rounds, 'round')} of "
-            f"{config.sampled} of {plural(federation.clients, 'client')}, got {privacy.participations}"
-        )
-    if privacy.floor > (federation.quorum or config.sampled):
-        raise ConfigError(
-            f"privacy.floor must be at most the quorum, {federation.quorum or config.sampled}, got {privacy.floor}"
-        )
 
 
 primed(Config)

@@ -33,6 +33,11 @@ def load_for_app(path: Path, simulated: bool = False) -> Config:
     config = load_resolved(path)
     if config.learner:
         raise ConfigError(f"remove learner = {config.learner!r} from {path}: the app's own function is the learner")
+    if config.privacy.unit == "record":
+        raise ConfigError(
+            f'privacy.unit = "record" in {path} needs a training loop of this library, which a Flower app does not '
+            'use; set unit = "client", or run the model through torch_learner (docs/own-model.md)'
+        )
     federation = msgspec.structs.replace(config.federation, history=1)  # only peers know the models of missed rounds
     privacy = msgspec.structs.replace(config.privacy, noise="seeded" if simulated else "secret")
     return msgspec.structs.replace(config, learner=PASSED, federation=federation, privacy=privacy)

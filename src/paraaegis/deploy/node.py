@@ -23,11 +23,12 @@ from paraaegis.files import write_whole
 from paraaegis.methods import method_of
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
+from paraaegis.privacy.records import check_delta, record_privacy
 from paraaegis.protocol.client_context import ClientContext
-from paraaegis.protocol.learner import CheckedLearner, LearnerFacts, introduce
+from paraaegis.protocol.learner import CheckedLearner, LearnerFacts, introduce, protect_records
 from paraaegis.protocol.messages import Frames
 from paraaegis.protocol.state import ClientState
-from paraaegis.runs.assemble import evaluators_of, make_client, make_parameters, short_name
+from paraaegis.runs.assemble import evaluators_of, make_client, make_parameters, record_draws, short_name
 from paraaegis.runs.check import resolve, warn_of_range
 from paraaegis.runs.learners import digest_of_file, find_maker, importable, save_model
 from paraaegis.runs.metrics_log import MetricsLog
@@ -88,13 +89,16 @@ class DeployedClient:
     @cached_property
     def learner(self) -> CheckedLearner:
         """The silo's model and data, loaded when they are first needed."""
-        return CheckedLearner(self.name, lambda: self._made, self._facts)
+        return CheckedLearner(self.name, lambda: self._made, self._facts, record_privacy=record_privacy(self.config))
 
     @cached_property
     def _made(self) -> Learner:
         if self.config.learner:
             importable(self.folder)
-            return find_maker(self.config)(self.config, self.name)
+            made = find_maker(self.config)(self.config, self.name)
+            draw = record_draws(self.config)(self.config.names.index(self.name))
+            protect_records(self.name, made, record_privacy(self.config), draw)
+            return made
         from paraaegis.runs.experiment import torch_experiment
 
         return torch_experiment(self.config, only=self.name).learners[self.name]
@@ -112,6 +116,7 @@ class DeployedClient:
 
     def _introduce(self) -> LearnerFacts:
         facts, _ = introduce(self.name, self._made)
+        check_delta(self.config, self.name, facts.samples)
         warn_of_range(self.config, bool(getattr(self._made, "has_batch_norm", False)))
         introduced = _Introduced(
             config=self.config.digest(), learner=self.config.learner, facts=facts, code=digest_of_file(self.config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,21 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
 from paraaegis.learn.keep import Kept, check_keep, restore, state_of
-from paraaegis.learn.optimizer import set_rate
+from paraaegis.learn.owned_loop import Data, Loss, MakeOptimizer, OwnedLoop, Rate, make_loader
 from paraaegis.learn.vector import check_length, floats, from_vector, integers, save_state, spans_of, to_vector
-from paraaegis.plural import plural
-from paraaegis.types import Arrays, Metrics, Vector
+from paraaegis.types import Arrays, Draw, Metrics, RecordPrivacy, Vector
 
 Train: TypeAlias = Callable[..., Metrics | None]  # of the model, or of the model and the round
 Evaluate: TypeAlias = Callable[[nn.Module], Metrics]
-Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | tuple[Tensor, Tensor]"
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-Rate: TypeAlias = float | Callable[[int], float]  # the same in every round, or of the round
-MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 _UNFIT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, EOFError, pickle.UnpicklingError)
 
@@ -42,7 +36,7 @@ def torch_learner(
     data: Data | None = None,
     loss: Loss = nn.functional.cross_entropy,
     optimizer: MakeOptimizer | None = None,
-    epochs: int = 1,
+    epochs: int | None = None,
     batch: int = 32,
     lr: Rate | None = None,
     keep: Sequence[Kept] = (),
@@ -53,10 +47,13 @@ def torch_learner(
     return metrics; `samples` is the number of its training samples. Objects in `keep`, such as the loop's optimiser
     or a `torch.Generator`, are saved and restored with the run.
 
-    With `data` (a data set, a loader, or a pair of tensors) the library trains: `epochs` passes per round over batches
-    of `batch` samples, with `loss(outputs, targets)` and `optimizer(parameters)` (default: SGD, momentum 0.9). `lr` is
-    the learning rate, or a function that returns that of a round (default: 0.01, or what your optimiser has).
+    With `data` (a data set, a loader, or a pair of tensors) the library trains: `epochs` passes per round (default: 1)
+    over batches of `batch` samples, with `loss(outputs, targets)` and `optimizer(parameters)` (default: SGD, momentum
+    0.9). `lr` is the learning rate, or a function that returns that of a round (default: 0.01, or what your optimiser
+    has).
     Batches of a data set or of tensors are shuffled in a way that depends on the round alone; a loader shuffles itself.
+    With `privacy.unit = "record"` in the configuration the library trains with DP-SGD; the configuration then says how
+    many steps a round has, and `batch` is how many samples' gradients are in memory at a time.
 
     `evaluate(model)` returns metrics of the model on this client's own test data, NaN for one that is undefined there,
     such as AUC on a single class; leave it out if there are none. All clients need the same model: build it after
@@ -69,8 +66,8 @@ def torch_learner(
     _check_model(model)
     kept = check_keep(keep)
     if train is None and data is not None:
-        owned = _OwnedLoop(model, *_loader(data, batch), loss, optimizer, epochs, lr)
-        return TorchAttachment(model, owned.run, evaluate, owned.samples, (owned.optimizer, *kept))
+        owned = OwnedLoop(model, *make_loader(data, batch), loss, optimizer, epochs, lr)
+        return TorchAttachment(model, owned.run, evaluate, owned.samples, (owned.optimizer, *kept), owned)
     if train is None or samples is None:
         raise ConfigError("torch_learner(train=…) needs samples=, the number of this client's training samples")
     if lr is not None:
@@ -90,11 +87,13 @@ class TorchAttachment:
         evaluate: Evaluate | None,
         samples: int,
         keep: tuple[Kept, ...],
+        owned: OwnedLoop | None = None,
     ) -> None:
         if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
             raise DataError(f"samples must be a whole number of at least 1, got {samples!r}")
         self.model, self.samples = model, samples
-        self._train, self._evaluate, self._keep = train, evaluate, keep
+        self._train, self._evaluate, self._keep, self._owned = train, evaluate, keep, owned
+        self.record_privacy: RecordPrivacy | None = None
         self._initial = to_vector(model)
         self._variances = spans_of(model, "running_var")
 
@@ -102,6 +101,17 @@ class TorchAttachment:
     def has_batch_norm(self) -> bool:
         """Whether the model keeps running statistics, whose updates can be large."""
         return bool(self._variances)
+
+    def protect_records(self, privacy: RecordPrivacy | None, draw: Draw) -> None:
+        """Train with DP-SGD from now on, or without it if `privacy` is None; `draw` draws samples and noise."""
+        if self._owned is not None:
+            self._owned.protect_records(self.model, privacy, draw)
+        elif privacy is not None:
+            raise ConfigError(
+                'privacy.unit = "record" needs the library\'s training loop, which bounds what one record changes; '
+                "pass data= to torch_learner instead of train="
+            )
+        self.record_privacy = privacy
 
     def initial(self) -> Vector:
         """The model as it was attached."""
@@ -164,85 +174,6 @@ class TorchAttachment:
                 "remove layers"
             )
         return to_vector(self.model)
-
-
-class _OwnedLoop:
-    """The library's loop over the user's data."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        loader: DataLoader[Any],
-        shuffling: torch.Generator | None,
-        loss: Loss,
-        optimizer: MakeOptimizer | None,
-        epochs: int,
-        lr: Rate | None,
-    ) -> None:
-        if epochs < 1:
-            raise ConfigError(f"epochs must be at least 1, got {epochs}")
-        self._loader, self._shuffling, self._loss, self._epochs = loader, shuffling, loss, epochs
-        self.samples = _length(loader.dataset)
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if not parameters:
-            raise ConfigError("the model has no parameters to train")
-        self.optimizer, self._lr = (optimizer or _sgd)(parameters), lr
-
-    def run(self, model: nn.Module, number: int) -> Metrics:
-        """All epochs of a round; the mean loss."""
-        device, total, seen = next(model.parameters()).device, 0.0, 0
-        if self._shuffling is not None:
-            self._shuffling.manual_seed(number)  # so that a resumed run sees the same batches
-        if self._lr is not None:
-            set_rate(self.optimizer, self._lr(number) if callable(self._lr) else self._lr)
-        for _ in range(self._epochs):
-            for inputs, targets in self._loader:
-                value = self._loss(model(inputs.to(device)), targets.to(device))
-                if not torch.isfinite(value):
-                    raise UpdateError(
-                        f"the loss became {value.item()} in round {number}; lower the learning rate, or look for NaN "
-                        "in the data"
-                    )
-                self.optimizer.zero_grad()
-                value.backward()  # type: ignore[no-untyped-call]
-                self.optimizer.step()
-                total, seen = total + value.item() * len(targets), seen + len(targets)
-        return {"loss": total / max(1, seen)}
-
-
-def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
-
-
-def _loader(data: Data, batch: int) -> tuple[DataLoader[Any], torch.Generator | None]:
-    """A loader and, if it is not the user's own, the generator that shuffles it."""
-    if isinstance(data, DataLoader):
-        return data, None
-    dataset = _pair(data) if isinstance(data, tuple) else data
-    if not _length(dataset):
-        raise DataError("data= has no samples; a client needs at least one")
-    # BatchNorm needs more than one value for a variance.
-    single = _length(dataset) % batch == 1 < batch
-    shuffling = torch.Generator()
-    return DataLoader(dataset, batch_size=batch, shuffle=True, drop_last=single, generator=shuffling), shuffling
-
-
-def _pair(data: tuple[Any, ...]) -> TensorDataset:
-    inputs_and_targets = [torch.as_tensor(part) for part in data]
-    lengths = [len(part) for part in inputs_and_targets]
-    if len(lengths) != 2 or lengths[0] != lengths[1]:
-        raise DataError(
-            "data= must be a pair of tensors, inputs and targets, with an entry per sample in both; got "
-            f"{plural(len(lengths), 'tensor')} with {' and '.join(map(str, lengths))} entries"
-        )
-    return TensorDataset(*inputs_and_targets)
-
-
-def _length(dataset: Any) -> int:
-    try:
-        return len(dataset)
-    except TypeError as error:
-        raise DataError("data= must have a length: an IterableDataset does not; pass train= and samples=") from error
 
 
 def _detached(metrics: Any) -> Any:

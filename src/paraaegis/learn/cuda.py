@@ -154,10 +154,10 @@ class CudaLearner(TorchLearner):
         for group in self._optimizer.param_groups:
             group["capturable"] = allowed  # Adam requires it; the fused kernel computes the same either way
 
-    def _logits(self, images: Tensor) -> Tensor:
+    def _logits(self, images: Tensor, parameters: dict[str, Tensor] | None = None) -> Tensor:
         images = images.to(self._dtype, memory_format=torch.channels_last)
         with torch.autocast(self._device.type, self._dtype, self._dtype != torch.float32, cache_enabled=False):
-            return super()._logits(images).float()
+            return super()._logits(images, parameters).float()
 
     @torch.no_grad()
     def _write(self, weights: Vector) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from paraaegis.errors import ConfigError
 from paraaegis.learn.vector import spans_of
 
 Shape: TypeAlias = tuple[int, int, int]  # height, width and channels of an image
+Norm: TypeAlias = Callable[[int], nn.Module]  # of so many channels
 SMALLEST = 8  # pixels per side
 
 
@@ -51,7 +53,7 @@ def _initialise(model: nn.Module, rng: np.random.Generator) -> None:
         elif isinstance(module, nn.Linear):
             _uniform(module.weight, 1 / math.sqrt(module.in_features), rng)
             _uniform(module.bias, 1 / math.sqrt(module.in_features), rng)
-        elif isinstance(module, nn.BatchNorm2d):
+        elif isinstance(module, (nn.BatchNorm2d, nn.GroupNorm)):
             module.reset_parameters()
 
 
@@ -67,18 +69,23 @@ def mlp(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 128), nn.ReLU(), nn.Linear(128, classes))
 
 
-def cnn(shape: Shape, classes: int) -> nn.Module:
+def group_norm(channels: int) -> nn.Module:
+    """GroupNorm with 32 channels per group, which is a layer of its own for each sample."""
+    return nn.GroupNorm(max(1, channels // 32), channels)
+
+
+def cnn(shape: Shape, classes: int, norm: Norm = nn.BatchNorm2d) -> nn.Module:
     """Convolutions of 32 and 64 channels with BatchNorm, then 128 hidden units.
 
     The last feature maps are average-pooled to 4×4 for any image size (for 8×8 images they already are 4×4).
     """
     return nn.Sequential(
         nn.Conv2d(shape[2], 32, 3, padding=1),
-        nn.BatchNorm2d(32),
+        norm(32),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1),
-        nn.BatchNorm2d(64),
+        norm(64),
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(4),
         nn.Flatten(),
@@ -95,16 +102,14 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
 class Block(nn.Module):
     """Two 3×3 convolutions with a shortcut connection."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
         self.conv1 = _conv(inputs, outputs, 3, stride)
-        self.bn1 = nn.BatchNorm2d(outputs)
+        self.bn1 = norm(outputs)
         self.conv2 = _conv(outputs, outputs, 3, 1)
-        self.bn2 = nn.BatchNorm2d(outputs)
+        self.bn2 = norm(outputs)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = (
-            nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs)) if stride > 1 else None
-        )
+        self.downsample = nn.Sequential(_conv(inputs, outputs, 1, stride), norm(outputs)) if stride > 1 else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Add the shortcut, downsampled if needed, to the output of the convolutions."""
@@ -119,16 +124,16 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     """ResNet-18 (He et al. 2016) with torchvision's parameter names, so that weights load in either."""
 
-    def __init__(self, channels: int, classes: int) -> None:
+    def __init__(self, channels: int, classes: int, norm: Norm) -> None:
         super().__init__()
         self.conv1 = _conv(channels, 64, 7, 2)
-        self.bn1 = nn.BatchNorm2d(64)
+        self.bn1 = norm(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1)
-        self.layer1 = nn.Sequential(Block(64, 64, 1), Block(64, 64, 1))
-        self.layer2 = nn.Sequential(Block(64, 128, 2), Block(128, 128, 1))
-        self.layer3 = nn.Sequential(Block(128, 256, 2), Block(256, 256, 1))
-        self.layer4 = nn.Sequential(Block(256, 512, 2), Block(512, 512, 1))
+        self.layer1 = nn.Sequential(Block(64, 64, 1, norm), Block(64, 64, 1, norm))
+        self.layer2 = nn.Sequential(Block(64, 128, 2, norm), Block(128, 128, 1, norm))
+        self.layer3 = nn.Sequential(Block(128, 256, 2, norm), Block(256, 256, 1, norm))
+        self.layer4 = nn.Sequential(Block(256, 512, 2, norm), Block(512, 512, 1, norm))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(512, classes)
 
@@ -140,9 +145,15 @@ class ResNet18(nn.Module):
         return logits
 
 
-def resnet18(shape: Shape, classes: int) -> nn.Module:
+def resnet18(shape: Shape, classes: int, norm: Norm = nn.BatchNorm2d) -> nn.Module:
     """ResNet-18 as for ImageNet; its last feature maps are average-pooled to 1×1 for any image size."""
-    return ResNet18(shape[2], classes)
+    return ResNet18(shape[2], classes, norm)
 
 
-MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet18": resnet18}
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "resnet18": resnet18,
+    "cnn-gn": partial(cnn, norm=group_norm),
+    "resnet18-gn": partial(resnet18, norm=group_norm),
+}

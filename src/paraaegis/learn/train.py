@@ -13,13 +13,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812 — torch's own convention
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from paraaegis.errors import ConfigError, DataError
 from paraaegis.learn.augment import draw_crops, resample
 from paraaegis.learn.devices import find_device
 from paraaegis.learn.optimizer import make_optimizer, remember, restore, set_rate
+from paraaegis.learn.private import PrivateGradient, poisson
 from paraaegis.learn.vector import check_length, from_vector, save_state, spans_of, to_vector
-from paraaegis.types import Arrays, Metrics, Vector
+from paraaegis.types import Arrays, Metrics, RecordPrivacy, Vector
 
 __all__ = ["TorchLearner", "from_vector", "to_vector"]
 
@@ -39,6 +41,9 @@ class TorchLearner:
     learning rate of round `number`; without it, every round has `lr`.
 
     A last batch of a single sample is left out of an epoch: BatchNorm needs more than one value for a variance.
+
+    With `record_privacy` it trains with DP-SGD instead; `batch` is then how many samples' gradients are in memory at a
+    time.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class TorchLearner:
         device: str,
         server_lr: float = 1.0,
         rate: Callable[[int], float] | None = None,
+        record_privacy: RecordPrivacy | None = None,
     ) -> None:
         if not len(images) or len(images) != len(labels):
             raise DataError(f"a client needs samples and a label for each, got {len(images)} and {len(labels)}")
@@ -86,6 +92,10 @@ class TorchLearner:
         self._epochs, self._batch, self._augment, self._batches = epochs, batch, augment, batches
         self._scale = self._channels(1 / (255 * np.array(std)))
         self._shift = self._channels(-np.array(mean) / np.array(std))
+        self.record_privacy = record_privacy
+        self._gradient = record_privacy and PrivateGradient(
+            self._model, F.cross_entropy, record_privacy, self.samples, self._logits
+        )
         self._prepare()
 
     def initial(self) -> Vector:
@@ -97,12 +107,28 @@ class TorchLearner:
         with self._alone:
             self._write(weights)
             self._begin(number)
-            total, seen = self._zero(), 0
-            for rows, crops in self._draw(number):
-                total += self._step(self._put(rows), self._put(crops)) * len(rows)
-                seen += len(rows)
+            metrics = self._train_privately(self._gradient, number) if self._gradient else self._train(number)
             self._optimizer.zero_grad()  # gradients would only hold memory until the next round
-            return to_vector(self._model), {"loss": total.item() / seen}
+            return to_vector(self._model), metrics
+
+    def _train(self, number: int) -> Metrics:
+        total, seen = self._zero(), 0
+        for rows, crops in self._draw(number):
+            total += self._step(self._put(rows), self._put(crops)) * len(rows)
+            seen += len(rows)
+        return {"loss": total.item() / seen}
+
+    def _train_privately(self, gradient: PrivateGradient, number: int) -> Metrics:
+        rng, seen = self._batches(number), 0
+        gradient.losses.zero_()
+        for rows in list(poisson(self.samples, gradient.privacy, rng)):
+            crops = self._crops(len(rows), rng)
+            for start in range(0, len(rows), self._batch):
+                piece = slice(start, start + self._batch)
+                self._add(gradient, self._put(rows[piece]), self._put(crops[piece]))
+            self._finish(gradient, gradient.draw_noise(rng))
+            seen += len(rows)
+        return {"loss": gradient.losses.item() / seen} if seen else {}
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
         """Add `server_lr` times `delta` to `weights`, and clamp BatchNorm's variances at zero.
@@ -166,21 +192,35 @@ class TorchLearner:
         """Draw the sample indices of each batch of round `number`, and how each sample is cropped."""
         rng = self._batches(number)
         for rows in shuffled(self.samples, self._batch, self._epochs, rng):
-            yield rows, draw_crops(len(rows), rng) if self._augment else np.empty((len(rows), 0), np.float32)
+            yield rows, self._crops(len(rows), rng)
+
+    def _crops(self, count: int, rng: np.random.Generator) -> NDArray[np.float32]:
+        return draw_crops(count, rng) if self._augment else np.empty((count, 0), np.float32)
+
+    def _add(self, gradient: PrivateGradient, rows: Tensor, crops: Tensor) -> None:
+        """Add the gradients of the samples at `rows` to a step with DP-SGD."""
+        gradient.add(self._inputs(rows, crops), self._labels[rows])
+
+    def _finish(self, gradient: PrivateGradient, noise: Tensor | None) -> None:
+        """Take a step with DP-SGD."""
+        gradient.finish(noise)
+        self._optimizer.step()
+
+    def _inputs(self, rows: Tensor, crops: Tensor) -> Tensor:
+        images = self._normal(self._images[rows])
+        return resample(images, crops) if self._augment else images
 
     def _step(self, rows: Tensor, crops: Tensor) -> Tensor:
         """Train on the samples at `rows`; return their mean loss."""
-        images = self._normal(self._images[rows])
-        if self._augment:
-            images = resample(images, crops)
-        loss = F.cross_entropy(self._logits(images), self._labels[rows])
+        loss = F.cross_entropy(self._logits(self._inputs(rows, crops)), self._labels[rows])
         self._optimizer.zero_grad()
         torch.autograd.backward(loss)
         self._optimizer.step()
         return loss.detach()
 
-    def _logits(self, images: Tensor) -> Tensor:
-        logits: Tensor = self._model(images)
+    def _logits(self, images: Tensor, parameters: dict[str, Tensor] | None = None) -> Tensor:
+        """The model's outputs, with other parameters than its own if they are given."""
+        logits: Tensor = self._model(images) if parameters is None else functional_call(self._model, parameters, images)
         return logits
 
     def _write(self, weights: Vector) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from paraaegis.config import Config
 from paraaegis.errors import ConfigError
 from paraaegis.privacy.calibrate import (
+    epsilon_of,
     mu_of,
+    remark_epsilon,
     remark_limit,
     remark_multiplier,
     remark_sensitivity,
@@ -18,11 +21,70 @@ from paraaegis.privacy.calibrate import (
 )
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.guarantee import sensitivity
-from paraaegis.privacy.ledger import REMARK, Budget
+from paraaegis.privacy.ledger import TRAINING, Budget, Release
+from paraaegis.privacy.records import record_budget, record_privacy
 
 Series: TypeAlias = Callable[[Config, float], tuple[float, ...]]  # σ of each round, from the σ of equal rounds
+REMARK = "the paper's Remark"
 LARGEST_SIGMA = 1e6
 SMALLEST_NOISE = 1e-6  # relative to the clip: less could not be accounted for
+_ROUNDING = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class UpdateBudget:
+    """What a client may spend: Σ (Δ/σ)² up to `limit`, with Δ = `factor`·θ, in the reading that set its noise."""
+
+    factor: float
+    limit: float
+    epsilon: float
+    delta: float
+    reading: str  # the unit of exact accounting, or the Remark
+    fraction: float = 1.0
+    nothing: float = 0.0
+
+    def cost(self, release: Release) -> float:
+        """What one release uses of the limit."""
+        counts = release.sigma > 0 and release.what != TRAINING
+        return (self.factor * release.clip / release.sigma) ** 2 if counts else 0.0
+
+    def text(self, spent: float) -> str:
+        """The ε of this much spending, with its unit; the Remark's ε is never given without the exact one."""
+        if self.reading != REMARK:
+            return f"ε = {self.epsilon_at(spent):.4g} at δ = {self.delta:g} ({self.reading})"
+        exact = epsilon_of(spent**0.5 / self.factor, self.delta)
+        return (
+            f"ε = {self.epsilon_at(spent):.4g} at δ = {self.delta:g} ({REMARK}, which has no unit of privacy; by exact "
+            f"accounting, unit: client, ε = {exact:.4g})"
+        )
+
+    def epsilon_at(self, spent: float) -> float:
+        """The ε of this much spending, in this budget's reading."""
+        if self.reading == REMARK:
+            return remark_epsilon(spent, self.delta, self.fraction)
+        return epsilon_of(spent**0.5, self.delta)
+
+    def fits(self, spent: float) -> bool:
+        """See Budget."""
+        return spent <= self.limit * _ROUNDING
+
+    def share(self, spent: float) -> float:
+        """See Budget."""
+        return spent / self.limit
+
+    def refusal(self, spent: float, cost: float, new: Sequence[Release]) -> str:
+        """See Budget."""
+        after, left = spent + cost, self.limit - spent
+        text = (
+            f"the privacy budget of {new[0].client} is spent: {self.text(spent)} of {self.epsilon:g}, against "
+            f"everyone who reads its noised values; round {new[0].round} would make it {self.text(after)}. "
+            f"To continue on top of what is already spent, set a budget of ε ≥ {self.epsilon_at(after):.4g}"
+        )
+        if left <= self.limit * 1e-9:
+            return text
+        more = (cost / left) ** 0.5
+        sigma = more * max(release.sigma for release in new)
+        return f"{text}, or noise {more:.3g} times as large (σ = {sigma:.4g}) for one more round"
 
 
 def constant(config: Config, sigma: float) -> tuple[float, ...]:
@@ -62,12 +124,16 @@ def shared_noise(config: Config, parts: int) -> Gaussian | None:
 def budget(config: Config) -> Budget | None:
     """What a client may spend in total; None if no noise is calibrated to a budget."""
     privacy, federation = config.privacy, config.federation
+    if (training := record_privacy(config)) is not None:
+        return record_budget(config, training)
     if math.isinf(privacy.epsilon) or (privacy.calibration == "paper" and federation.min_samples < 1):
         return None
     if privacy.calibration == "tight":
         limit = mu_of(privacy.epsilon, privacy.delta) ** 2
-        return Budget(sensitivity(1.0, privacy.unit), limit, privacy.epsilon, privacy.delta, f"unit: {privacy.unit}")
-    return Budget(
+        return UpdateBudget(
+            sensitivity(1.0, privacy.unit), limit, privacy.epsilon, privacy.delta, f"unit: {privacy.unit}"
+        )
+    return UpdateBudget(
         remark_sensitivity(1.0, federation.min_samples),
         remark_limit(privacy.epsilon, privacy.delta, federation.fraction),
         privacy.epsilon,

@@ -14,17 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal, Protocol
 
 import msgspec
 
 from paraaegis.errors import PrivacyError, RunError
-from paraaegis.privacy.calibrate import epsilon_of, remark_epsilon
 from paraaegis.privacy.gaussian import Gaussian
 
 Seen = Literal["nothing", "clear", "noised", "summed", "hidden", "masked"]
-REMARK = "the paper's Remark"
-_ROUNDING = 1 + 1e-9
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,9 @@ class Exposure:
 class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that one client released in one round. `sigma` is the std of the noise on a value clipped to `clip`.
 
+    A record-private training is recorded as well, before it starts: `sigma` is that of the noise on the sum of a step's
+    gradients, each clipped to `clip`. Whatever is released of its result needs no further accounting.
+
     "hidden" means hidden by a key: values under CKKS, positions of votes under the secret order. "masked" means that no
     key opens it, only its sum with others: values under one-time secrets. "summed" means that only its sum with others
     can be seen, without noise if `sigma` is 0. Both rest on the hardness of learning with errors, and on a quorum that
@@ -62,6 +62,8 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sigma: float = 0.0
     quorum: int = 0  # as in Exposure
     colluders: int = 0
+    sample_rate: float = 0.0  # of a training: the probability that a step draws a record, and its steps
+    steps: int = 0
     simulated: bool = False
     run: str = ""  # a deployed client keeps one ledger for all its runs
     model: str = ""  # digest of the model that training started from
@@ -103,6 +105,7 @@ def releases_of(
 # The parts of an update by the names under which ledgers store them. "inside" are the elected values, which the paper's
 # methods put inside the ciphertext; "outside" are the rest. Methods without a vote have one part, the whole "update".
 ELECTED, REST, WHOLE = "inside", "outside", "update"
+TRAINING = "training"
 VOTES = Exposure("votes", server="hidden", clients="clear")
 OPEN_VOTES = Exposure("votes", server="clear", clients="clear")  # if the server learns what positions stand for
 SAMPLES = Exposure("samples", server="clear", clients="clear")
@@ -110,36 +113,28 @@ METRICS = Exposure("metrics", server="clear", clients="nothing")
 SECONDS = Exposure("seconds", server="clear", clients="nothing")
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What a client may spend: Σ (Δ/σ)² up to `limit`, with Δ = `factor`·θ, in the reading that set its noise."""
+class Budget(Protocol):
+    """What a client may spend, in numbers or anything else that adds up."""
 
-    factor: float
-    limit: float
-    epsilon: float
-    delta: float
-    reading: str  # the unit of exact accounting, or the Remark
-    fraction: float = 1.0
+    @property
+    def nothing(self) -> Any:
+        """What a client has spent at first."""
 
-    def cost(self, release: Release) -> float:
-        """What one release uses of the limit."""
-        return (self.factor * release.clip / release.sigma) ** 2 if release.sigma > 0 else 0.0
+    @property
+    def reading(self) -> str:
+        """The unit of ε, or by which formula it is counted."""
 
-    def text(self, spent: float) -> str:
-        """The ε of this much spending, with its unit; the Remark's ε is never given without the exact one."""
-        if self.reading != REMARK:
-            return f"ε = {self.epsilon_at(spent):.4g} at δ = {self.delta:g} ({self.reading})"
-        exact = epsilon_of(spent**0.5 / self.factor, self.delta)
-        return (
-            f"ε = {self.epsilon_at(spent):.4g} at δ = {self.delta:g} ({REMARK}, which has no unit of privacy; by exact "
-            f"accounting, unit: client, ε = {exact:.4g})"
-        )
+    def cost(self, release: Release) -> Any:
+        """What one release uses."""
 
-    def epsilon_at(self, spent: float) -> float:
-        """The ε of this much spending, in this budget's reading."""
-        if self.reading == REMARK:
-            return remark_epsilon(spent, self.delta, self.fraction)
-        return epsilon_of(spent**0.5, self.delta)
+    def fits(self, spent: Any) -> bool:
+        """Whether this much may be spent."""
+
+    def share(self, spent: Any) -> float:
+        """The fraction of the budget that this is."""
+
+    def refusal(self, spent: Any, cost: Any, new: Sequence[Release]) -> str:
+        """Why a client that has spent this much may not release these of this cost, and what it could do instead."""
 
 
 class Ledger:
@@ -154,7 +149,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._size = 0  # bytes of the file read so far
         self._known: set[Release] = set()
-        self._spent: dict[str, float] = defaultdict(float)
+        self._spent: dict[str, Any] = {}
         self._answers: dict[tuple[str, str], set[tuple[str, int, int]]] = defaultdict(set)
         self.releases: list[Release] = []
         if path is not None and path.exists():
@@ -170,7 +165,8 @@ class Ledger:
         self.releases += releases
         self._known.update(releases)
         for release in releases:
-            self._spent[self._owner(release)] += self._cost(release)
+            if self.budget:
+                self._spent[self._owner(release)] = self._spent_by(release) + self.budget.cost(release)
             if release.model:
                 answer = release.run, release.round, release.attempt
                 self._answers[self._owner(release), release.model].add(answer)
@@ -178,14 +174,15 @@ class Ledger:
     def _owner(self, release: Release) -> str:
         return "" if self._one_owner else release.client
 
-    def _cost(self, release: Release) -> float:
-        return self.budget.cost(release) if self.budget else 0.0
+    def _spent_by(self, release: Release) -> Any:
+        """What the owner of a release has spent."""
+        return self._spent.get(self._owner(release), self.budget.nothing if self.budget else None)
 
     @property
     def share(self) -> float | None:
         """The fraction of the budget used by the client that spent most; None if nothing is counted."""
-        most = max(self._spent.values(), default=0.0)
-        return most / self.budget.limit if self.budget and most else None
+        spent = [one for one in self._spent.values() if one]
+        return max(map(self.budget.share, spent)) if self.budget and spent else None
 
     def answers(self, client: str, model: str) -> set[tuple[str, int, int]]:
         """Run, round and attempt of each of a client's answers that was trained from this model."""
@@ -202,21 +199,11 @@ class Ledger:
             return self._refusal(self._new(releases))
 
     def _refusal(self, new: Sequence[Release]) -> str:
-        budget, cost = self.budget, sum(map(self._cost, new))
-        if budget is None or not cost or (after := self._spent[self._owner(new[0])] + cost) <= budget.limit * _ROUNDING:
+        budget = self.budget
+        if budget is None or not (cost := sum(map(budget.cost, new), budget.nothing)):
             return ""
-        client, spent = new[0].client, self._spent[self._owner(new[0])]
-        text = (
-            f"the privacy budget of {client} is spent: {budget.text(spent)} of {budget.epsilon:g}, against "
-            f"everyone who reads its noised values; round {new[0].round} would make it {budget.text(after)}. "
-            f"To continue on top of what is already spent, set a budget of ε ≥ {budget.epsilon_at(after):.4g}"
-        )
-        left = budget.limit - spent
-        if left <= budget.limit * 1e-9:
-            return text
-        more = (cost / left) ** 0.5
-        sigma = more * max(release.sigma for release in new)
-        return f"{text}, or noise {more:.3g} times as large (σ = {sigma:.4g}) for one more round"
+        spent = self._spent_by(new[0])
+        return "" if budget.fits(spent + cost) else budget.refusal(spent, cost, new)
 
     def record(self, releases: Sequence[Release]) -> None:
         """Record what is about to be sent; raises instead if it exceeds the budget."""

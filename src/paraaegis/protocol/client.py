@@ -101,7 +101,7 @@ def _begin(client: ClientContext, state: ClientState, message: Begin, keep: Keep
     if not message.train:
         return state, ReportOnly(round_id=round_id, report=report)
     model = digest(state.weights)
-    releases = client.releases(number, attempt, model=model.hex())
+    releases = client.training(number, attempt, model.hex()) + client.releases(number, attempt, model=model.hex())
     if declined := _exhausted(client, number, attempt, model) or client.ledger.refusal(releases):
         return state, ReportOnly(round_id=round_id, report=report, declined=declined)
     return algorithm.train_and_vote(client, state, number, attempt, model, report, watch)

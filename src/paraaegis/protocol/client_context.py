@@ -15,6 +15,7 @@ from paraaegis.crypto.sealed_box import agree, new_pair, seal, unseal
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
 from paraaegis.errors import CryptoError, ForgedError
 from paraaegis.privacy.ledger import Exposure, Ledger, Release, releases_of
+from paraaegis.privacy.records import training_release
 from paraaegis.protocol.learner import CheckedLearner
 from paraaegis.protocol.messages import VERSION
 from paraaegis.protocol.parameters import RunParameters
@@ -74,6 +75,13 @@ class ClientContext:
         """What this client releases in this round: these parts, or those of its update, trained on this model."""
         parts = self.half.exposures if parts is None else parts
         return releases_of(parts, self.name, number, attempt, self.simulated, self.parameters.run, model)
+
+    def training(self, number: int, attempt: int, model: str) -> list[Release]:
+        """What its training in this round is charged as; nothing unless it trains with DP-SGD."""
+        privacy = self.learner.record_privacy
+        if privacy is None:
+            return []
+        return [training_release(privacy, self.name, number, attempt, self.simulated, self.parameters.run, model)]
 
     def first_keys(self, root: Root) -> Ratchet:
         """The keys of this run, derived from a root. In a simulation they depend on nothing but the seed."""

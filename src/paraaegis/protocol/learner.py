@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.shuffle import digest
-from paraaegis.errors import LearnerError, ParaAegisError, UpdateError
+from paraaegis.errors import ConfigError, LearnerError, ParaAegisError, PrivacyError, UpdateError
 from paraaegis.plural import plural
-from paraaegis.types import Arrays, Learner, Metrics, Vector
+from paraaegis.types import Arrays, Draw, Learner, Metrics, RecordPrivacy, Vector
 
 
 class LearnerFacts(msgspec.Struct, frozen=True):
@@ -30,13 +30,18 @@ class CheckedLearner:
     """A client's learner. Whatever it returns is checked, and every error names the client.
 
     It is made when it is first needed, since half of a round's messages do not need it; `facts` are known without it.
-    `first` is its first model, if that was made already.
+    `first` is its first model, if that was made already. With `record_privacy` it must train with exactly that.
     """
 
     def __init__(
-        self, client: str, make: Callable[[], Learner], facts: LearnerFacts, first: Vector | None = None
+        self,
+        client: str,
+        make: Callable[[], Learner],
+        facts: LearnerFacts,
+        first: Vector | None = None,
+        record_privacy: RecordPrivacy | None = None,
     ) -> None:
-        self.client, self.facts, self.samples = client, facts, facts.samples
+        self.client, self.facts, self.samples, self.record_privacy = client, facts, facts.samples, record_privacy
         self._make, self._first = make, first
 
     @cached_property
@@ -69,6 +74,8 @@ class CheckedLearner:
 
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
         """The model after local training in this round, and the metrics that training returned."""
+        if getattr(self.made, "record_privacy", None) != self.record_privacy:
+            raise PrivacyError(f"the learner of {self.client} would not train with the DP-SGD that was accounted for")
         with self._named(f"train in round {number}"):
             returned = self.made.train(_read_only(weights), number)
         alone = not isinstance(returned, tuple)
@@ -152,6 +159,21 @@ def _naming_client(client: str, doing: str) -> Iterator[None]:
         raise LearnerError(f"{doing} of {client}'s learner failed: {reason}") from error
 
 
+def protect_records(client: str, learner: Learner, privacy: RecordPrivacy | None, draw: Draw) -> None:
+    """Make a learner train with DP-SGD, or without; refused if it cannot. `draw` draws its samples and noise."""
+    if privacy is not None and getattr(learner, "record_privacy", None) == privacy:
+        return  # it was built so
+    protect = getattr(learner, "protect_records", None)
+    if protect is not None:
+        with _naming_client(client, "protect_records"):
+            protect(privacy, draw)
+    elif privacy is not None:
+        raise ConfigError(
+            f'privacy.unit = "record" needs a training loop of this library, but the learner of {client} is a '
+            f"{type(learner).__name__} with its own; use torch_learner(model, data=...)"
+        )
+
+
 def introduce(client: str, learner: Learner) -> tuple[LearnerFacts, Vector]:
     """The facts of a learner, and its first model; refused if it has no samples or no usable model."""
     samples = getattr(learner, "samples", None)
@@ -179,17 +201,25 @@ def _first_model(client: str, learner: Learner) -> Vector:
     return vector
 
 
-def check_learners(learners: Mapping[str, Learner]) -> dict[str, CheckedLearner]:
-    """The learners of one process. Their first models are made one after the other, and must be equal."""
+def check_learners(
+    learners: Mapping[str, Learner],
+    record_privacy: RecordPrivacy | None = None,
+    draws: Callable[[int], Draw] = lambda _: np.random.default_rng,
+) -> dict[str, CheckedLearner]:
+    """The learners of one process. Their first models are made one after the other, and must be equal.
+
+    With `record_privacy` they train with DP-SGD, each with the generators that `draws` gives for its index.
+    """
     _refuse_sharing(learners)
     checked: dict[str, CheckedLearner] = {}
-    for name, learner in learners.items():
+    for index, (name, learner) in enumerate(learners.items()):
+        protect_records(name, learner, record_privacy, draws(index))
         facts, first = introduce(name, learner)
         reference = next(iter(checked.values()), None)
         if reference is not None:
             _same_model(reference.facts, reference.client, facts, name)
             first = reference.initial()  # one array for all
-        checked[name] = CheckedLearner(name, partial(_given, learner), facts, first)
+        checked[name] = CheckedLearner(name, partial(_given, learner), facts, first, record_privacy)
     return checked
 
 

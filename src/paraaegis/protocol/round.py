@@ -56,6 +56,7 @@ def train_and_vote(
     if client.prepares:
         ahead = in_background(partial(client.half.ahead, context, client.parameters.length))
         context = replace(context, ahead=ahead)
+    client.ledger.record(client.training(number, attempt, state.model))
     with watch("train"):
         update = train(client, state, number)
     state = replace(

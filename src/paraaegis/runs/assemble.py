@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paraaegis.config import Config
@@ -26,6 +26,7 @@ from paraaegis.protocol.single_flight import SingleFlight
 from paraaegis.protocol.sums import ServerHalf
 from paraaegis.runs.check import checked_length
 from paraaegis.seeds import Purpose, stream
+from paraaegis.types import Draw as RoundDraw
 from paraaegis.types import Learner
 
 
@@ -170,6 +171,13 @@ def assemble(
     parameters = make_parameters(config, tuple(learners), checked_length(config, checked), (evaluator,))
     clients = make_clients(config, parameters, checked, keys, clients_pool)
     return Federation(parameters, method_of(config).server(config, server_pool), clients)
+
+
+def record_draws(config: Config) -> Callable[[int], RoundDraw]:
+    """By client: what draws the samples and the noise of DP-SGD in a round."""
+    if config.privacy.noise == "seeded":
+        return lambda client: lambda number: stream(config.seed, Purpose.RECORDS, client, number)
+    return lambda _client: lambda _number: system()
 
 
 def draw(config: Config, purpose: Purpose, client: int) -> Draw:

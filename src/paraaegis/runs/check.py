@@ -14,6 +14,7 @@ from paraaegis.errors import ConfigError
 from paraaegis.methods import method_of
 from paraaegis.metrics import ACCURACY, LOSS
 from paraaegis.plural import plural
+from paraaegis.privacy.records import check_delta
 from paraaegis.protocol.learner import CheckedLearner
 
 _log = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ def check_samples(config: Config, learners: Mapping[str, CheckedLearner]) -> Non
                 f"{name} has {plural(learner.samples, 'sample')}, but needs at least {least}: lower "
                 f"federation.min_samples, or leave {name} out of the federation"
             )
+        check_delta(config, name, learner.samples)
 
 
 def checked_length(config: Config, learners: Mapping[str, CheckedLearner]) -> int:

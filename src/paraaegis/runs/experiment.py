@@ -20,6 +20,8 @@ from paraaegis.learn.threads import use_one_thread
 from paraaegis.learn.vector import to_vector
 from paraaegis.methods import method_of
 from paraaegis.parallel import threads
+from paraaegis.privacy.records import record_privacy
+from paraaegis.runs.assemble import record_draws
 from paraaegis.runs.check import resolve
 from paraaegis.seeds import Purpose, stream
 from paraaegis.types import Learner
@@ -53,6 +55,7 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
     use_one_thread()
     device = devices.find_device(config.engine.device)
     make = _maker(config, dataset, str(device))
+    batches = record_draws(config) if config.privacy.unit == "record" else partial(_batches, config.seed)
     learners: dict[str, Learner] = {}
     for index, (name, rows) in enumerate(zip(config.names, shares, strict=True)):
         if only not in (None, name):
@@ -65,7 +68,7 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
             images=dataset.train_images[rows],
             labels=dataset.train_labels[rows],
             test=(dataset.test_images, dataset.test_labels) if index == 0 else None,
-            batches=_batches(config.seed, index),
+            batches=batches(index),
         )
     cuda.take_turns((one for one in learners.values() if isinstance(one, cuda.CudaLearner)), at_a_time(config))
     return TorchExperiment(resolve(config, [len(rows) for rows in shares]), learners, devices.gpu_name(device))
@@ -87,6 +90,7 @@ def _maker(config: Config, dataset: data.Dataset, device: str) -> Callable[..., 
         mean=dataset.mean,
         std=dataset.std,
         device=device,
+        record_privacy=record_privacy(config),
     )
 
 

@@ -9,6 +9,7 @@ from paraaegis.errors import RunError
 from paraaegis.learn.rate import rate
 from paraaegis.methods import method_of
 from paraaegis.plural import plural
+from paraaegis.privacy.records import record_privacy
 from paraaegis.runs.folder import RunFolder, write_config
 from paraaegis.runs.improvement import Improvement
 from paraaegis.runs.result import read_whole
@@ -85,6 +86,11 @@ def _what_would_differ(stored: Config, config: Config, done: int) -> str:
                 f"(σ = {before[0]:.4g}), and {plural(config.federation.rounds, 'round')} would need σ = {after[0]:.4g} "
                 "from the first round on. A run with a fixed privacy.sigma could be extended within its budget"
             )
+    if record_privacy(stored) != record_privacy(config):
+        return (
+            f"the noise of its training is calibrated to {plural(stored.federation.rounds, 'round')}, and "
+            f"{plural(config.federation.rounds, 'round')} would need more from the first round on"
+        )
     if _rates(stored, done) != _rates(config, done):
         return (
             f"train.schedule = {stored.train.schedule!r} spreads over federation.rounds, so the rounds done would have "

@@ -173,7 +173,7 @@ def calibrations(config: Config) -> list[Calibration]:
     privacy, federation = config.privacy, config.federation
     method = method_of(config)
     clip = privacy.clip if method.noised else privacy.inside_clip
-    if math.isinf(privacy.epsilon) or not clip:
+    if math.isinf(privacy.epsilon) or not clip or privacy.unit == "record":
         return []
     parts = method.noised_parts(config)
     releases = parts * (privacy.participations or federation.rounds)

@@ -24,13 +24,14 @@ from paraaegis.methods import method_of
 from paraaegis.plural import plural
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
+from paraaegis.privacy.records import record_privacy
 from paraaegis.protocol.learner import CheckedLearner, check_learners
 from paraaegis.protocol.parameters import RunParameters
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.protocol.round_server import RoundServer, Served
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
-from paraaegis.runs.assemble import evaluators_of, make_clients, make_keys, make_parameters, short_name
+from paraaegis.runs.assemble import evaluators_of, make_clients, make_keys, make_parameters, record_draws, short_name
 from paraaegis.runs.check import check_samples, checked_length, resolve, warn_of_range
 from paraaegis.runs.extend import extend, extendable
 from paraaegis.runs.folder import RunFolder
@@ -77,7 +78,7 @@ def run_here(config: Config, out: Path, fresh: bool, on_record: OnRecord, extend
     from paraaegis.runs.experiment import torch_experiment
 
     experiment = torch_experiment(config)
-    return _run(experiment.config, check_learners(experiment.learners), asked, experiment.gpu)
+    return _run(experiment.config, _checked(config, experiment.learners), asked, experiment.gpu)
 
 
 def federate(
@@ -114,9 +115,13 @@ def federate(
 
 def _run_own(config: Config, learners: Mapping[str, Learner], asked: _Asked) -> Result:
     """Run the user's own learners. Each evaluates the model on its own hold-out data."""
-    checked = check_learners(learners)
+    checked = _checked(config, learners)
     resolved = resolve(config, [learner.samples for learner in checked.values()])
     return _run(resolved, checked, asked, origin=origin_of(config, checked))
+
+
+def _checked(config: Config, learners: Mapping[str, Learner]) -> dict[str, CheckedLearner]:
+    return check_learners(learners, record_privacy(config), record_draws(config))
 
 
 def _run(

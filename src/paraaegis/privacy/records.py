@@ -1,0 +1,223 @@
+"""Record-level accounting: the ε of DP-SGD in a client's training, and the noise for a target ε.
+
+Neighbours differ in one record, whose gradient is zeroed out; the number of samples is public. A step that draws each
+record with rate q and adds noise of z clips is a Poisson-sampled Gaussian; steps compose by their privacy loss
+distributions. If a person has up to g records, a step draws a binomial number of them, whose gradients add up: a
+mixture of Gaussians (Ganesh 2024). All of it assumes that nobody learns which records were drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+from paraaegis.config import Config
+from paraaegis.errors import ConfigError, PrivacyError
+from paraaegis.plural import plural
+from paraaegis.privacy.ledger import TRAINING, Release
+from paraaegis.types import RecordPrivacy
+
+LARGEST_EPSILON = 50.0
+LARGEST_MULTIPLIER = 1e4
+_INTERVAL = 1e-3  # of the privacy loss; the distributions are rounded up, so ε is never too small
+_DIGITS = 4  # of the noise multiplier, rounded up
+
+
+@dataclass(frozen=True, order=True)
+class Step:
+    """One kind of accounted step: noise of `multiplier` times what one record changes, at a sampling rate."""
+
+    sample_rate: float
+    multiplier: float
+
+
+Spent: TypeAlias = "Counter[Step]"
+
+
+def steps_per_round(config: Config) -> int:
+    """Steps of a round: as many as draw `train.epochs` times the number of samples, on average."""
+    return max(1, round(config.train.epochs / config.privacy.sample_rate))
+
+
+def record_privacy(config: Config) -> RecordPrivacy | None:
+    """The DP-SGD that a configuration asks for, with the noise that its budget allows; None for other units."""
+    privacy = config.privacy
+    if privacy.unit != "record":
+        return None
+    steps = steps_per_round(config)
+    total = steps * (privacy.participations or config.federation.rounds)
+    multiplier = 0.0
+    if not math.isinf(privacy.epsilon):
+        multiplier = multiplier_for(privacy.epsilon, privacy.delta, privacy.sample_rate, total, privacy.group)
+    return RecordPrivacy(privacy.sample_rate, steps, privacy.clip, multiplier)
+
+
+@cache
+def multiplier_for(epsilon: float, delta: float, sample_rate: float, steps: int, group: int = 1) -> float:
+    """The least noise multiplier, to four digits, with which this many steps are (ε, δ)-private."""
+    if epsilon > LARGEST_EPSILON:
+        raise ConfigError(
+            f'privacy.epsilon must be at most {LARGEST_EPSILON:g} with privacy.unit = "record", got {epsilon:g}; more '
+            "protects nobody. Set privacy.epsilon = inf to train without noise"
+        )
+
+    def fits(multiplier: float) -> bool:
+        return epsilon_of_steps([(Step(sample_rate, multiplier), steps)], delta, group) <= epsilon
+
+    high = 1.0
+    while not fits(high):
+        high *= 2
+        if high > LARGEST_MULTIPLIER:
+            raise ConfigError(
+                f"ε = {epsilon:g} at δ = {delta:g} for {plural(steps, 'step')} at privacy.sample_rate = "
+                f"{sample_rate:g} needs more noise than {LARGEST_MULTIPLIER:g} clips; raise privacy.epsilon, or lower "
+                "privacy.sample_rate, train.epochs or federation.rounds"
+            )
+    low = high / 2
+    while fits(low):
+        low, high = low / 2, low
+    while high - low > low * 10.0**-_DIGITS / 2:
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    unit = 10.0 ** (math.floor(math.log10(high)) + 1 - _DIGITS)
+    return float(f"{math.ceil(high / unit - 1e-9) * unit:.{_DIGITS}g}")
+
+
+def epsilon_of_steps(steps: list[tuple[Step, int]], delta: float, group: int = 1) -> float:
+    """The ε at `delta` of all these steps together, each with how often it was taken; infinite without noise."""
+    from dp_accounting import NeighboringRelation, SelfComposedDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    if any(step.multiplier <= 0 for step, _ in steps):
+        return math.inf
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=_INTERVAL)
+    for step, count in steps:
+        accountant.compose(SelfComposedDpEvent(_event(step, group), count))
+    return float(accountant.get_epsilon(delta))
+
+
+def _event(step: Step, group: int) -> Any:
+    from dp_accounting.dp_event import GaussianDpEvent, MixtureOfGaussiansDpEvent, PoissonSampledDpEvent
+
+    rate = step.sample_rate
+    if rate == 1:
+        return GaussianDpEvent(step.multiplier / group)
+    if group == 1:
+        return PoissonSampledDpEvent(rate, GaussianDpEvent(step.multiplier))
+    drawn = [math.comb(group, count) * rate**count * (1 - rate) ** (group - count) for count in range(group + 1)]
+    return MixtureOfGaussiansDpEvent(step.multiplier, list(range(group + 1)), drawn)
+
+
+@dataclass(frozen=True)
+class RecordBudget:
+    """What the trainings of a client may spend; noised updates count as an upper bound.
+
+    `planned` is a whole run's, which fits the budget by construction.
+    """
+
+    epsilon: float
+    delta: float
+    group: int
+    planned: tuple[Step, int]
+
+    @property
+    def nothing(self) -> Spent:
+        """See Budget."""
+        return Counter()
+
+    def cost(self, release: Release) -> Spent:
+        """What one release uses: the steps of a training, or one Gaussian for a noised update.
+
+        Whatever a person's records change, an update stays within a ball of radius θ, so it moves by at most 2θ.
+        """
+        if release.sigma <= 0:
+            return Counter()
+        if release.what == TRAINING:
+            multiplier = float(f"{release.sigma / release.clip:.10g}")  # as it was before it was multiplied by the clip
+            return Counter({Step(release.sample_rate, multiplier): release.steps})
+        return Counter({Step(1.0, self.group * release.sigma / (2 * release.clip)): 1})
+
+    @property
+    def reading(self) -> str:
+        """See Budget."""
+        return f"unit: {record_unit(self.group)}"
+
+    def fits(self, spent: Spent) -> bool:
+        """See Budget."""
+        step, most = self.planned
+        if set(spent) <= {step} and spent[step] <= most:
+            return True
+        return self.epsilon_at(spent) <= self.epsilon
+
+    def share(self, spent: Spent) -> float:
+        """See Budget: the fraction of ε."""
+        return self.epsilon_at(spent) / self.epsilon
+
+    def refusal(self, spent: Spent, cost: Spent, new: Sequence[Release]) -> str:
+        """See Budget."""
+        before, after = self.epsilon_at(spent), self.epsilon_at(spent + cost)
+        return (
+            f"the privacy budget of {new[0].client} is spent: ε = {before:.4g} of {self.epsilon:g} at δ = "
+            f"{self.delta:g} ({self.reading}), against everyone; training in round {new[0].round} would make it "
+            f"{after:.4g}. To continue on top of what is already spent, set a budget of ε ≥ {after:.4g}"
+        )
+
+    def epsilon_at(self, spent: Spent) -> float:
+        """The ε of this much spending."""
+        return _epsilon(tuple(sorted(spent.items())), self.delta, self.group)
+
+
+def record_budget(config: Config, training: RecordPrivacy) -> RecordBudget | None:
+    """What a client may spend on training; None without noise."""
+    privacy = config.privacy
+    if not training.multiplier:
+        return None
+    total = training.steps * (privacy.participations or config.federation.rounds)
+    planned = Step(training.sample_rate, training.multiplier), total
+    return RecordBudget(privacy.epsilon, privacy.delta, privacy.group, planned)
+
+
+def training_release(
+    training: RecordPrivacy, client: str, number: int, attempt: int, simulated: bool, run: str = "", model: str = ""
+) -> Release:
+    """A training as a ledger records it before it starts."""
+    noised = training.multiplier > 0
+    return Release(
+        round=number,
+        client=client,
+        what=TRAINING,
+        server="nothing",
+        clients="nothing",
+        attempt=attempt,
+        clip=training.clip if noised else 0.0,
+        sigma=training.multiplier * training.clip if noised else 0.0,
+        sample_rate=training.sample_rate,
+        steps=training.steps,
+        simulated=simulated,
+        run=run,
+        model=model,
+    )
+
+
+def record_unit(group: int) -> str:
+    """The unit of privacy in words."""
+    return "record" if group == 1 else f"person with up to {group} records"
+
+
+@cache
+def _epsilon(steps: tuple[tuple[Step, int], ...], delta: float, group: int) -> float:
+    return epsilon_of_steps(list(steps), delta, group) if steps else 0.0
+
+
+def check_delta(config: Config, client: str, samples: int) -> None:
+    """Refuse a δ with which publishing a few whole records would count as private."""
+    limit = 1 / (10 * samples)
+    if config.privacy.unit == "record" and config.privacy.delta > limit:
+        raise PrivacyError(
+            f"privacy.delta must be at most 1/(10 · {samples}) = {limit:.3g} for {client}, which has "
+            f'{plural(samples, "sample")}, with privacy.unit = "record"; got {config.privacy.delta:g}'
+        )
