@@ -161,7 +161,7 @@ def test_metrics_and_seconds_leave_a_silo_only_where_it_says_so(tmp_path, shared
 def test_privacy_of_a_configuration_counts_what_is_told_besides_the_values(shared):
     settings = [f"engine.share_metrics={str(shared).lower()}", f"engine.share_seconds={str(shared).lower()}"]
     found = run_guarantees(make_config({}, ["protect.method=dp-fedavg", "federation.min_samples=90", *settings]))
-    server, clients, _ = found.guarantees
+    server, clients, *_ = found.guarantees
     assert ("its metrics on its own hold-out data" in server.why) is shared
     assert ("how long it trained" in server.why) is shared
     assert "its number of samples" in server.why

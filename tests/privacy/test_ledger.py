@@ -5,12 +5,14 @@ import math
 import msgspec
 import pytest
 
+from paraaegis.config import Privacy
 from paraaegis.errors import PrivacyError, RunError
 from paraaegis.methods import METHODS
 from paraaegis.privacy.budget import UpdateBudget, budget
 from paraaegis.privacy.calibrate import epsilon_of
-from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, guarantees, mu_against
+from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, mu_against
 from paraaegis.privacy.ledger import VOTES, Ledger, Release, read_ledger, releases_of
+from paraaegis.privacy.record_guarantee import guarantees
 from paraaegis.runs.check import resolve
 from paraaegis.runs.guarantees import run_guarantees
 from toy import configure
@@ -128,10 +130,11 @@ def test_the_worst_client_and_all_its_parts_count():
 @pytest.mark.parametrize("name", METHODS)
 def test_every_guarantee_names_its_adversary_and_an_epsilon_its_unit(name):
     found = run_guarantees(configure(*TIGHT, f"protect.method={name}", "federation.min_samples=10")).guarantees
-    assert [one.adversary for one in found] == [SERVER, CLIENTS, HOLDERS]
+    assert [one.adversary for one in found] == 2 * [SERVER, CLIENTS, HOLDERS, "server with 1 client"]
     for one in found:
         assert one.why
-        assert (one.epsilon is None) == (one.unit == "") == (one.delta is None)
+        assert one.unit
+        assert (one.epsilon is None) == (one.delta is None)
         assert (one.epsilon is None) == ("dp" not in one.kind)
 
 
@@ -151,7 +154,7 @@ def test_seeded_noise_is_marked_as_a_simulation():
 
 def test_metrics_of_a_silos_own_data_and_sample_counts_are_said():
     told = [release(1), release(1, what="samples"), release(1, what="metrics")]
-    why = guarantees(told, 1e-5, "client")[0].why
+    why = guarantees(told, Privacy())[0].why
     assert "hold-out" in why
     assert "number of samples" in why
 
@@ -176,9 +179,9 @@ def test_a_refusal_never_names_an_epsilon_without_adversary_and_unit(calibration
 
 def test_nothing_sent_is_no_epsilon_of_zero():
     for releases in ([], [release(what="votes")]):
-        assert {one.kind for one in guarantees(releases, 1e-5, "client")} == {"nothing sent"}
+        assert {one.kind for one in guarantees(releases, Privacy())} == {"nothing sent"}
 
 
 def test_a_ledger_of_seeded_noise_claims_nothing_but_a_simulation():
-    found = guarantees([release(simulated=True)], 1e-5, "client")
+    found = guarantees([release(simulated=True)], Privacy())
     assert {one.kind for one in found} == {"simulated dp"}

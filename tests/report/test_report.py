@@ -202,9 +202,9 @@ def test_the_page_is_whole_and_asks_nothing_of_a_network(comparison):
 
 def test_every_guarantee_on_the_page_names_its_adversary_and_unit(comparison):
     shown = page(*collect([comparison]))
-    for figure in re.findall(r"<td>ε = [^<]*</td>", shown):
-        assert "unit: client" in figure
-        assert "δ = " in figure
+    figures_shown = re.findall(r"<td>ε = [^<]*</td>", shown)
+    assert {re.search(r"unit: (\w+)", figure)[1] for figure in figures_shown} == {"client", "record"}
+    assert all("δ = " in figure for figure in figures_shown)
     assert "fellow clients" in shown
 
 

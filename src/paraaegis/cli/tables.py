@@ -17,7 +17,7 @@ from paraaegis.methods import find_method
 from paraaegis.planning.pilot import Pilot
 from paraaegis.planning.planner import Choice, Recommendation
 from paraaegis.plural import plural
-from paraaegis.privacy.guarantee import Guarantee
+from paraaegis.privacy.guarantee import Guarantee, by_adversary
 from paraaegis.runs.guarantees import RunGuarantees
 from paraaegis.runs.result import Result, by_site
 
@@ -177,10 +177,12 @@ def _lost_row(pilot: Pilot) -> tuple[str, Callable[[Choice], str]]:
 
 def _show_guarantees(console: Console, title: str, guarantees: Sequence[Guarantee]) -> None:
     table = Table(title=title, title_justify="left")
-    for name in ("against", "guarantee", "why"):
+    for name in ("against", "unit", "guarantee", "why"):
         table.add_column(name)
-    for one in guarantees:
-        table.add_row(one.adversary, f"{one.kind}\n{one.figure}".rstrip(), one.why)
+    for adversary, rows in by_adversary(guarantees):
+        for index, (units, one) in enumerate(rows):
+            text = f"{one.kind}\n{one.figure}".rstrip()
+            table.add_row("" if index else adversary, units, text, one.why, end_section=index == len(rows) - 1)
     console.print(table)
 
 
@@ -189,7 +191,12 @@ def show_guarantees(run_guarantees: RunGuarantees) -> None:
     console = _wide()
     first = " in the first round" if find_method(run_guarantees.method).varies else ""
     noise = f"σ = {run_guarantees.sigma:.4g} per coordinate{first}, calibration {run_guarantees.calibration!r}"
-    title = f"{run_guarantees.method}: {noise if run_guarantees.sigma else 'no noise'}"
+    if (training := run_guarantees.training) is not None:
+        noise = (
+            f"DP-SGD in every client, {plural(training.steps_per_round, 'step')} per round, {training.steps} in all; "
+            f"sample rate {training.sample_rate:g}, clip {training.clip:g}, σ = {training.noise_multiplier:g} clips"
+        )
+    title = f"{run_guarantees.method}: {noise if run_guarantees.sigma or training else 'no noise'}"
     _show_guarantees(console, title, run_guarantees.guarantees)
     if run_guarantees.simulation:
         console.print(

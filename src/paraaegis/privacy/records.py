@@ -18,12 +18,14 @@ from typing import Any, TypeAlias
 from paraaegis.config import Config
 from paraaegis.errors import ConfigError, PrivacyError
 from paraaegis.plural import plural
+from paraaegis.privacy.calibrate import epsilon_of
 from paraaegis.privacy.ledger import TRAINING, Release
 from paraaegis.types import RecordPrivacy
 
 LARGEST_EPSILON = 50.0
 LARGEST_MULTIPLIER = 1e4
 _INTERVAL = 1e-3  # of the privacy loss; the distributions are rounded up, so ε is never too small
+_LARGEST_MU = 4.0
 _DIGITS = 4  # of the noise multiplier, rounded up
 
 
@@ -87,15 +89,23 @@ def multiplier_for(epsilon: float, delta: float, sample_rate: float, steps: int,
     return float(f"{math.ceil(high / unit - 1e-9) * unit:.{_DIGITS}g}")
 
 
-def epsilon_of_steps(steps: list[tuple[Step, int]], delta: float, group: int = 1) -> float:
+def epsilon_of_steps(steps: Sequence[tuple[Step, int]], delta: float, group: int = 1) -> float:
     """The ε at `delta` of all these steps together, each with how often it was taken; infinite without noise."""
-    from dp_accounting import NeighboringRelation, SelfComposedDpEvent
-    from dp_accounting.pld import PLDAccountant
-
     if any(step.multiplier <= 0 for step, _ in steps):
         return math.inf
+    mu = math.sqrt(sum(count * (group / step.multiplier) ** 2 for step, count in steps if step.sample_rate == 1))
+    sampled = [(step, count) for step, count in steps if step.sample_rate < 1]
+    if not sampled:
+        return epsilon_of(mu, delta)
+    if mu > _LARGEST_MU:  # too much for the distributions below
+        return epsilon_of(mu, delta / 2) + epsilon_of_steps(sampled, delta / 2, group)
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, SelfComposedDpEvent
+    from dp_accounting.pld import PLDAccountant
+
     accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=_INTERVAL)
-    for step, count in steps:
+    if mu:
+        accountant.compose(GaussianDpEvent(1 / mu))
+    for step, count in sampled:
         accountant.compose(SelfComposedDpEvent(_event(step, group), count))
     return float(accountant.get_epsilon(delta))
 
@@ -104,8 +114,6 @@ def _event(step: Step, group: int) -> Any:
     from dp_accounting.dp_event import GaussianDpEvent, MixtureOfGaussiansDpEvent, PoissonSampledDpEvent
 
     rate = step.sample_rate
-    if rate == 1:
-        return GaussianDpEvent(step.multiplier / group)
     if group == 1:
         return PoissonSampledDpEvent(rate, GaussianDpEvent(step.multiplier))
     drawn = [math.comb(group, count) * rate**count * (1 - rate) ** (group - count) for count in range(group + 1)]
@@ -130,16 +138,8 @@ class RecordBudget:
         return Counter()
 
     def cost(self, release: Release) -> Spent:
-        """What one release uses: the steps of a training, or one Gaussian for a noised update.
-
-        Whatever a person's records change, an update stays within a ball of radius θ, so it moves by at most 2θ.
-        """
-        if release.sigma <= 0:
-            return Counter()
-        if release.what == TRAINING:
-            multiplier = float(f"{release.sigma / release.clip:.10g}")  # as it was before it was multiplied by the clip
-            return Counter({Step(release.sample_rate, multiplier): release.steps})
-        return Counter({Step(1.0, self.group * release.sigma / (2 * release.clip)): 1})
+        """See Budget."""
+        return cost_of(release, self.group)
 
     @property
     def reading(self) -> str:
@@ -168,7 +168,7 @@ class RecordBudget:
 
     def epsilon_at(self, spent: Spent) -> float:
         """The ε of this much spending."""
-        return _epsilon(tuple(sorted(spent.items())), self.delta, self.group)
+        return epsilon_spent(spent, self.delta, self.group)
 
 
 def record_budget(config: Config, training: RecordPrivacy) -> RecordBudget | None:
@@ -208,9 +208,25 @@ def record_unit(group: int) -> str:
     return "record" if group == 1 else f"person with up to {group} records"
 
 
-@cache
-def _epsilon(steps: tuple[tuple[Step, int], ...], delta: float, group: int) -> float:
-    return epsilon_of_steps(list(steps), delta, group) if steps else 0.0
+def cost_of(release: Release, group: int) -> Spent:
+    """What one release uses of a record's budget: the steps of a training, or one Gaussian for a noised update.
+
+    Whatever a person's records change, an update stays within a ball of radius θ, so it moves by at most 2θ.
+    """
+    if release.sigma <= 0:
+        return Counter()
+    if release.what == TRAINING:
+        multiplier = float(f"{release.sigma / release.clip:.10g}")  # as it was before it was multiplied by the clip
+        return Counter({Step(release.sample_rate, multiplier): release.steps})
+    return Counter({Step(1.0, group * release.sigma / (2 * release.clip)): 1})
+
+
+def epsilon_spent(spent: Spent, delta: float, group: int) -> float:
+    """The ε of all these steps together."""
+    return _epsilon(tuple(sorted(spent.items())), delta, group)
+
+
+_epsilon = cache(epsilon_of_steps)
 
 
 def check_delta(config: Config, client: str, samples: int) -> None:

@@ -14,6 +14,7 @@ from paraaegis.config import as_toml
 from paraaegis.files import write_whole
 from paraaegis.planning.cost import Machine
 from paraaegis.plural import plural
+from paraaegis.privacy.guarantee import by_adversary
 from paraaegis.report.collect import Run
 from paraaegis.report.explorer import explorer, shown_methods
 from paraaegis.report.figures import Figure, figures
@@ -107,10 +108,15 @@ def _sites(runs: Sequence[Run]) -> str:
 
 
 def _privacy(runs: Sequence[Run]) -> str:
-    rows = [(run.label, each.adversary, each.kind, each.figure, each.why) for run in runs for each in run.guarantees]
+    rows = [
+        (run.label, adversary, units, each.kind, each.figure, each.why)
+        for run in runs
+        for adversary, guarantees in by_adversary(run.guarantees)
+        for units, each in guarantees
+    ]
     if not rows:
         return "<p>These runs have no ledger.</p>"
-    return _table(("run", "against", "guarantee", "figure", "why"), rows)
+    return _table(("run", "against", "unit", "guarantee", "figure", "why"), rows)
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -21,8 +21,10 @@ from paraaegis.privacy.calibrate import (
     remark_sensitivity,
     tight_multiplier,
 )
-from paraaegis.privacy.guarantee import Guarantee, guarantees, sensitivity
-from paraaegis.privacy.ledger import ELECTED, METRICS, SAMPLES, SECONDS, Ledger, Release, releases_of
+from paraaegis.privacy.guarantee import Guarantee, sensitivity
+from paraaegis.privacy.ledger import ELECTED, METRICS, SAMPLES, SECONDS, TRAINING, Ledger, Release, releases_of
+from paraaegis.privacy.record_guarantee import guarantees
+from paraaegis.privacy.records import record_privacy, training_release
 from paraaegis.runs.check import resolve
 from paraaegis.runs.folder import RunFolder
 
@@ -46,6 +48,16 @@ class Spent(msgspec.Struct, kw_only=True):
     reading: str = ""  # the reading of the noise by which the budget is counted
 
 
+class Training(msgspec.Struct, kw_only=True):
+    """DP-SGD in every client, for privacy.unit = "record". `noise_multiplier` is σ over the clip, per step."""
+
+    sample_rate: float
+    steps_per_round: int
+    steps: int
+    clip: float
+    noise_multiplier: float
+
+
 class RunGuarantees(msgspec.Struct, kw_only=True):
     """What a configuration asks for and gets.
 
@@ -66,6 +78,7 @@ class RunGuarantees(msgspec.Struct, kw_only=True):
     guarantees: list[Guarantee]
     calibrations: list[Calibration]
     spent: Spent | None = None
+    training: Training | None = None
     lwe_bits: int | None = None  # hardness of the masks in bits, with the fewest honest clients in a sum
 
 
@@ -87,6 +100,8 @@ def run_guarantees(config: Config) -> RunGuarantees:
     rounds = range(1, (config.privacy.participations or config.federation.rounds) + 1)
     seeded = config.privacy.noise == "seeded"
     releases = [release for number in rounds for release in releases_of(parts, "any", number, simulated=seeded)]
+    if (training := record_privacy(config)) is not None:
+        releases += [training_release(training, "any", number, 0, seeded) for number in rounds]
     return _guarantees_of(config, releases)
 
 
@@ -145,7 +160,8 @@ def _counted(config: Config) -> bool:
 def _guarantees_of(config: Config, releases: Sequence[Release]) -> RunGuarantees:
     privacy = config.privacy
     seeded = any(release.simulated for release in releases if release.sigma or release.what == "votes")
-    noised = sorted((release for release in releases if release.sigma), key=lambda one: one.what == ELECTED)
+    noised = [release for release in releases if release.sigma and release.what != TRAINING]
+    noised.sort(key=lambda one: one.what == ELECTED)
     used = sigma = clip = 0.0
     if noised:
         paper, sigma, clip = privacy.calibration == "paper", noised[0].sigma, noised[0].clip
@@ -159,9 +175,24 @@ def _guarantees_of(config: Config, releases: Sequence[Release]) -> RunGuarantees
         sigma=sigma,
         clip=clip,
         simulation=seeded,
-        guarantees=guarantees(releases, privacy.delta, privacy.unit),
+        guarantees=guarantees(releases, privacy),
         calibrations=calibrations(config),
+        training=_training_of(config),
         lwe_bits=method_of(config).mask_bits(config),
+    )
+
+
+def _training_of(config: Config) -> Training | None:
+    privacy = record_privacy(config)
+    if privacy is None:
+        return None
+    rounds = config.privacy.participations or config.federation.rounds
+    return Training(
+        sample_rate=privacy.sample_rate,
+        steps_per_round=privacy.steps,
+        steps=privacy.steps * rounds,
+        clip=privacy.clip,
+        noise_multiplier=privacy.multiplier,
     )
 
 
