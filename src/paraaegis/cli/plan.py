@@ -171,7 +171,7 @@ def _base(
             f"--epsilon needs exact accounting, got --set privacy.calibration={config.privacy.calibration}; leave one "
             "of them out"
         )
-    if epsilon is not None and not method_of(config).noised_parts(config):
+    if epsilon is not None and config.privacy.unit != "record" and not method_of(config).noised_parts(config):
         raise ConfigError(
             f"{config.protect.method} adds no noise, so --epsilon would have no effect; choose "
             f"--method {Protect().method}, or add noise to the encrypted sum with --set privacy.inside_clip=1.0"

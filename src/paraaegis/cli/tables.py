@@ -124,9 +124,8 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
     for label, value in _plan_rows(recommendation):
         table.add_row(label, *(value(choice) for choice in columns.values()))
     console.print(table)
-    console.print(
-        f"profile {recommendation.profile}; noise σ = {recommendation.sigma:.4g} per coordinate", highlight=False
-    )
+    noise = f"; noise σ = {recommendation.sigma:.4g} per coordinate" if recommendation.sigma else ""
+    console.print(f"profile {recommendation.profile}{noise}", highlight=False)
     if recommendation.simulation:
         text = "Simulation without guarantee: noise and secret orders are seeded; set privacy.noise=secret."
         console.print(text, highlight=False)

@@ -112,7 +112,7 @@ def check_layers(model: nn.Module) -> None:
         tracks = getattr(layer, "track_running_stats", False)
         if isinstance(layer, _BATCH_NORM) or tracks:
             raise ConfigError(
-                f'privacy.unit = "record" needs gradients of single samples, but {name or "the model"} is a '
+                f'privacy.unit = "record" needs gradients of single samples, but the layer {name!r} is a '
                 f"{type(layer).__name__}, which mixes the samples of a batch and keeps statistics of them; use "
                 "GroupNorm instead: nn.GroupNorm(groups, channels), or one of the models cnn-gn and resnet18-gn"
             )

@@ -14,6 +14,7 @@ import numpy as np
 from paraaegis.config import Config
 from paraaegis.errors import ConfigError, DataError
 from paraaegis.learn import cuda, data, devices, models, train
+from paraaegis.learn.private import check_layers
 from paraaegis.learn.rate import rate
 from paraaegis.learn.split import split
 from paraaegis.learn.threads import use_one_thread
@@ -111,7 +112,10 @@ def model_length(name: str, config: Config) -> int:
     with suppress(DataError):
         dataset = data.load(config.data.name, Path(config.data.folder) if config.data.folder else None)
         shape, classes = dataset.shape, dataset.classes
-    return int(to_vector(models.build(name, shape, classes, 0)).size)
+    model = models.build(name, shape, classes, 0)
+    if config.privacy.unit == "record":
+        check_layers(model)
+    return int(to_vector(model).size)
 
 
 def _batches(seed: int, client: int) -> Callable[[int], np.random.Generator]:
