@@ -13,6 +13,8 @@ STUDY = """
 learner = "nowhere:make"
 [federation]
 names = ["alpha", "beta"]
+[privacy]
+calibration = "paper"
 """
 
 

@@ -39,7 +39,7 @@ def test_a_configuration_built_in_python_is_checked_as_one_from_a_file(key, valu
 @pytest.mark.parametrize(
     ("build", "told"),
     [
-        (lambda: TABLES["privacy"](calibration="Tight"), "privacy.calibration must be one of paper, tight, got 'Tight' "
+        (lambda: TABLES["privacy"](calibration="Tight"), "privacy.calibration must be one of tight, paper, got 'Tight' "
          "(did you mean 'tight'?)"),
         (lambda: TABLES["privacy"](delta=2), "privacy.delta must be a number < 1, got 2"),
         (lambda: replace(Config(), seed=-1), "seed must be a whole number ≥ 0, got -1"),

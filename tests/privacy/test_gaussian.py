@@ -92,8 +92,9 @@ def test_a_deviation_that_is_no_deviation_is_refused(sigma):
 def test_the_configuration_asks_for_the_papers_deviation():
     """θ = 1, 947 records, (1, 1e-5), T = 50."""
     paper = ["privacy.epsilon=1.0", "privacy.clip=1.0", "federation.rounds=50", "federation.min_samples=947"]
-    assert noise(configure(*paper)).sigmas == pytest.approx([0.0717] * 50, abs=5e-5)
-    tight = noise(configure(*paper, "privacy.calibration=tight"))
+    by_formula = noise(configure(*paper, "privacy.calibration=paper"))
+    assert by_formula.sigmas == pytest.approx([0.0717] * 50, abs=5e-5)
+    tight = noise(configure(*paper))
     assert tight.sigmas == pytest.approx([26.3795] * 50, abs=5e-5)
     assert tight.clip == 1.0
 
@@ -110,7 +111,7 @@ def test_an_infinite_budget_switches_noise_off():
 
 def test_the_papers_calibration_needs_the_smallest_data_size():
     with pytest.raises(ConfigError, match=r"federation\.min_samples"):
-        noise(configure("privacy.epsilon=1.0", "privacy.clip=1.0"))
+        noise(configure("privacy.epsilon=1.0", "privacy.clip=1.0", "privacy.calibration=paper"))
 
 
 @pytest.mark.parametrize(("method", "outside"), [("dp-fedavg", 1.0), ("paraaegis-static", 0.9)])

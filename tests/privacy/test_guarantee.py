@@ -128,7 +128,8 @@ def test_noise_too_small_for_the_distributions_is_added_up():
 
 
 def test_the_papers_noise_is_stated_as_what_it_is_at_client_level():
-    settings = ["protect.method=dp-fedavg", "federation.rounds=50", "federation.min_samples=947"]
+    settings = ["protect.method=dp-fedavg", "federation.rounds=50", "federation.min_samples=947",
+                "privacy.calibration=paper"]  # fmt: skip
     found = run_guarantees(make_config({}, settings))
     assert (found.noise_multiplier, found.sigma) == (pytest.approx(33.93, abs=0.01), pytest.approx(0.0717, abs=1e-4))
     assert found.guarantees[0].epsilon == pytest.approx(5288, abs=1)

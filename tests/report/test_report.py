@@ -80,7 +80,7 @@ def cut(path, lines):
         (lambda run: cut(run / "rounds.jsonl", 1), "its rounds.jsonl has 1 of 2 rounds"),
         (lambda run: cut(run / "ledger.jsonl", 4), "ledger.jsonl is incomplete"),
         (lambda run: (run / "config.toml").unlink(), "its config.toml cannot be read"),
-        (lambda run: (run / "config.toml").write_text(""), "federation.min_samples"),
+        (lambda run: (run / "config.toml").write_text("["), "its config.toml cannot be read"),
         (lambda run: (run / "result.json").write_text("{"), "result.json is damaged"),
     ],
 )

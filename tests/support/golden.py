@@ -29,7 +29,8 @@ from toy import configure, federation_of, learners_of
 RECORDS = Path(__file__).with_name("golden.json")
 CLIENTS, ROUNDS, LENGTH = 6, 4, 500
 SAMPLES = {"equal": [20] * CLIENTS, "unequal": [20, 22, 25, 30, 41, 60]}
-BASE = ("privacy.epsilon=50.0", "privacy.clip=1.0", "federation.quorum=5", "federation.min_samples=20")
+BASE = ("privacy.epsilon=50.0", "privacy.clip=1.0", "privacy.calibration=paper", "federation.quorum=5",
+        "federation.min_samples=20")  # fmt: skip
 LEVER = {
     "paraaegis-static": ("protect.ratio=0.2",),
     "paraaegis-dynamic": ("protect.ratio=0.2", "protect.decay=0.8"),

@@ -36,6 +36,7 @@ def up(
     from paraaegis.cli.tables import summary
     from paraaegis.deploy.local_federation import up as start
     from paraaegis.metrics import choose
+    from paraaegis.runs.guarantees import privacy_line
 
     with shown_rounds(trial.federation.rounds, trial.protect.method, metric, quiet=as_json) as show:
         result = start(trial, folder, fresh, show, lambda text: typer.echo(text, err=True))
@@ -43,7 +44,7 @@ def up(
     if as_json:
         print_json(result)
     else:
-        summary(result, shown, trial.train.stop_metric)
+        summary(result, shown, trial.train.stop_metric, privacy_line(folder))
 
 
 @app.command(

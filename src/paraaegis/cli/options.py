@@ -35,12 +35,13 @@ def checked_config(path: Path | None, settings: list[str] | None) -> Config:
 
     Its learner, if it names one, is found next to the file.
     """
-    from paraaegis.runs.check import check_early
+    from paraaegis.runs.check import check_budget, check_early
     from paraaegis.runs.learners import importable
 
     config = chosen_config(path, settings)
     importable(path.parent if path else None)
     with naming(path or "the configuration", settings or []):
+        check_budget(config)
         check_early(config)
     return config
 

@@ -30,6 +30,7 @@ def run(
     from paraaegis.cli.display import shown_rounds
     from paraaegis.cli.tables import summary
     from paraaegis.metrics import choose
+    from paraaegis.runs.guarantees import privacy_line
 
     with shown_rounds(run_config.federation.rounds, run_config.protect.method, metric, quiet=as_json) as show:
         result = launch.run(run_config, folder, fresh, show, extend)
@@ -37,4 +38,4 @@ def run(
     if as_json:
         print_json(result)
     else:
-        summary(result, shown, run_config.train.stop_metric)
+        summary(result, shown, run_config.train.stop_metric, privacy_line(folder))

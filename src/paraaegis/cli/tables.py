@@ -37,10 +37,10 @@ def metrics_text(measured: dict[str, float], first: str) -> str:
     return "  ".join(f"{name} {metrics.text(name, metrics.scaled(name, measured[name]))}" for name in names)
 
 
-def summary(result: Result, metric: str = metrics.ACCURACY, stop_metric: str = "") -> None:
+def summary(result: Result, metric: str = metrics.ACCURACY, stop_metric: str = "", privacy: str = "") -> None:
     """Print a result and its folder, one line per item, then the metric at each client if several reported.
 
-    `stop_metric` is train.stop_metric, by which a round is the best.
+    `stop_metric` is train.stop_metric, by which a round is the best; `privacy` says who is protected, by what.
     """
     best_by = stop_metric if stop_metric in result.metrics else metrics.choose(None, result.metrics)
     up, down = result.bytes_up / result.rounds, result.bytes_down / result.rounds
@@ -51,6 +51,7 @@ def summary(result: Result, metric: str = metrics.ACCURACY, stop_metric: str = "
         "bytes": f"{size(up)} up and {size(down)} down per round, all clients together",
         "best": f"{best_by} after round {result.best_round}" if 0 < result.best_round < result.rounds else "",
         "stopped": result.stopped,
+        "privacy": privacy,
         "folder": result.folder,
     }
     for name, text in lines.items():

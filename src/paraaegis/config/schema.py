@@ -172,7 +172,7 @@ class Privacy(Section, frozen=True):
     clip: Annotated[
         Positive, "θ, L2 norm that an update, or with unit record a sample's gradient, is clipped to; inf: not clipped"
     ] = 1.0
-    calibration: Annotated[Literal["paper", "tight"], "the paper's formula, or exact accounting"] = "paper"
+    calibration: Annotated[Literal["tight", "paper"], "exact accounting, or the paper's formula"] = "tight"
     unit: Annotated[
         Literal["client", "client-replace", "record"],
         "what may change: a client's update removed or replaced, or one training record (DP-SGD in every client)",

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from paraaegis.config import PROFILES, Config, check_names, meant
+from paraaegis.config import PROFILES, Config, Privacy, check_names, meant
 from paraaegis.crypto import ckks, rlwe
 from paraaegis.errors import ConfigError
-from paraaegis.methods import method_of
+from paraaegis.methods import METHODS, method_of
 from paraaegis.metrics import ACCURACY, LOSS
 from paraaegis.plural import plural
 from paraaegis.privacy.records import check_delta
@@ -33,6 +33,19 @@ def resolve(config: Config, samples: Sequence[int]) -> Config:
 def check_method(config: Config) -> None:
     """Refuse what a configuration's method cannot carry out, as far as this shows without data and model."""
     method_of(config).check(resolve(config, [max(1, config.federation.min_samples)]))
+
+
+def check_budget(config: Config) -> None:
+    """Refuse an ε that a configuration asks for although nothing is calibrated to it."""
+    privacy = config.privacy
+    if privacy.epsilon in (Privacy().epsilon, math.inf) or privacy.unit == "record":
+        return
+    if not method_of(config).noised_parts(config):
+        able = ", ".join(name for name, method in METHODS.items() if method.noised)
+        raise ConfigError(
+            f"privacy.epsilon = {privacy.epsilon:g} has no effect, since {config.protect.method} adds no noise; leave "
+            f'it out, set privacy.unit = "record" to train with noise, or choose a method that noises updates ({able})'
+        )
 
 
 def check_early(config: Config) -> None:

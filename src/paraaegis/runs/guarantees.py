@@ -153,6 +153,27 @@ def spending(path: Path) -> RunGuarantees:
     return result
 
 
+def privacy_line(path: Path) -> str:
+    """Who is protected in the run in this folder, by what, and how much of the budget is spent."""
+    shown, config = spending(path), load_config(RunFolder(path).config)
+    unit, whose = ("record", "one record") if shown.training else ("client", "a client's contribution")
+    protections: dict[str, list[str]] = {}
+    for one in shown.guarantees:
+        if (unit == "client") == one.unit.startswith("client"):
+            protections.setdefault(_protection(one), []).append(one.adversary)
+    text = "; ".join(f"{what} against {', '.join(whom)}" for what, whom in protections.items())
+    share = shown.spent.share_of_budget if shown.spent else None
+    used = "" if share is None else f"; {100 * share:.0f}% of the budget is spent"
+    simulated = "a simulation, which protects nobody; with secret keys and noise, " * (config.privacy.noise == "seeded")
+    return f"{simulated}{whose}: {text}{used}"
+
+
+def _protection(one: Guarantee) -> str:
+    if one.epsilon is not None:
+        return one.figure + (" (given the partition)" if "given the partition" in one.kind else "")
+    return {"none": "no protection", "nothing sent": "nothing was sent"}.get(one.kind, "encryption")
+
+
 def _counted(config: Config) -> bool:
     return config.federation.weights == "samples"
 

@@ -32,7 +32,7 @@ from paraaegis.protocol.round_server import RoundServer, Served
 from paraaegis.protocol.server import drive, serve
 from paraaegis.protocol.state import ServerState
 from paraaegis.runs.assemble import evaluators_of, make_clients, make_keys, make_parameters, record_draws, short_name
-from paraaegis.runs.check import check_samples, checked_length, resolve, warn_of_range
+from paraaegis.runs.check import check_budget, check_samples, checked_length, resolve, warn_of_range
 from paraaegis.runs.extend import extend, extendable
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.improvement import Improvement
@@ -100,6 +100,7 @@ def federate(
             f"federate runs its learners in this process, so engine.name must be 'local', got {config.engine.name!r}; "
             "to run over a network, give each node its own client app (docs/deployment.md)"
         )
+    check_budget(config)
     if len(learners) != config.federation.clients:
         raise ConfigError(
             f"federation.clients is {config.federation.clients}, got {plural(len(learners), 'learner')}; set "
