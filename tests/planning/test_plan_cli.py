@@ -57,8 +57,7 @@ def test_a_plan_as_json_says_the_same_and_keeps_the_limit(typed):
     choice = answer["choice"]
     assert answer["fits"]
     assert choice["estimate"]["bytes_up"] + choice["estimate"]["bytes_down"] <= 100e6
-    better = answer["better"]["estimate"]
-    assert better["bytes_up"] + better["bytes_down"] > 100e6
+    assert [one["method"] for one in answer["references"]] == ["fedavg", "ckks-fedavg"]
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -80,7 +79,7 @@ def test_a_wish_that_nothing_fulfils_gets_the_nearest_exits_with_1_and_writes_no
     if form:
         assert not json.loads(out)["fits"]
     else:
-        assert "No ratio fits your limits; the nearest takes" in out
+        assert "No ratio fits; the nearest: " in out
         assert "nothing was written to" in out
 
 

@@ -283,3 +283,68 @@ def test_a_client_that_is_seldom_drawn_uploads_seldom():
     up = always.estimate.bytes_up
     assert seldom.estimate.bytes_up == up
     assert 1e6 * (always.megabytes - seldom.megabytes) == pytest.approx(0.9 * up)
+
+
+# What a limit is, and what a plan must reach
+
+
+def test_a_limit_is_no_target():
+    assert asked(megabytes=1e9, seconds=1e9, train=0.1).choice.ratio == 0.05
+    assert asked(megabytes=1e9, pilot=PILOT, tolerance=100).choice.ratio == 0.01
+
+
+def test_the_cheapest_within_the_tolerance_of_the_best_is_chosen():
+    chosen = {tolerance: asked(pilot=PILOT, tolerance=tolerance).choice for tolerance in (0.0, 1.0, 5.0, 21.0)}
+    ratios = [one.ratio for one in chosen.values()]
+    assert ratios == sorted(ratios, reverse=True)
+    assert (ratios[0], ratios[-1]) == (1.0, 0.01)
+    assert chosen[5.0].points_lost <= 5.0
+
+
+def test_a_limit_on_all_clients_together_is_theirs():
+    one = asked(megabytes=50).choice
+    assert asked(megabytes_total=500).choice == one
+    assert one.megabytes_total == pytest.approx(10 * one.megabytes)
+
+
+def test_plain_averaging_and_full_encryption_stand_beside_a_plan():
+    plain, encrypted = asked(pilot=PILOT).references
+    assert (plain.method, encrypted.method) == ("fedavg", "ckks-fedavg")
+    assert plain.points_lost == encrypted.points_lost == 0
+    assert plain.megabytes < encrypted.megabytes
+
+
+def test_a_ratio_below_what_was_measured_is_marked():
+    assert not asked(megabytes=1).choice.measured
+    assert asked().choice.measured
+    assert asked(megabytes=1, pilot=PILOT).choice.predicted is None
+
+
+def test_noise_that_drowns_every_update_is_refused_with_what_would_learn():
+    answer = asked("paraaegis-static", "privacy.epsilon=1", "model.name=resnet18")
+    assert not answer.fits
+    assert "times the clip: it will not learn" in answer.choice.misses[-1]
+    records, encryption = answer.instead
+    assert "privacy.unit=record" in records.settings
+    assert "model.name=resnet18-gn" in records.settings
+    for one in answer.instead:
+        check_early(make_config({}, one.settings))
+    assert encryption.settings == ["protect.method=paraaegis-feedback"]
+    paper = ("privacy.calibration=paper", "federation.min_samples=947", "federation.rounds=50")
+    assert asked("paraaegis-static", *paper).fits  # 78.8% in our table
+
+
+def test_a_pilot_that_reaches_less_than_half_of_plain_averaging_is_refused():
+    flat = msgspec.structs.replace(PILOT, method="paraaegis-static", by_ratio=dict.fromkeys(PILOT.by_ratio, 17.5))
+    answer = asked("paraaegis-static", "privacy.epsilon=1", pilot=flat)
+    assert not answer.fits
+    assert "accuracy 17.5 in the pilot, where plain averaging reached 90" in answer.choice.misses[-1]
+    assert answer.instead
+
+
+def test_a_prediction_reaches_from_the_pilots_result_to_an_error_that_falls_with_the_rounds():
+    one = asked(pilot=PILOT, points=5.5).choice.predicted
+    assert one.metric == "accuracy"
+    assert one.low == pytest.approx(85 - 2)
+    assert one.high == pytest.approx(100 - 10 * 3 / 20 + 2, abs=2)
+    assert asked(pilot=msgspec.structs.replace(PILOT, metric="loss")).choice.predicted is None

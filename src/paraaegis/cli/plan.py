@@ -37,12 +37,18 @@ def plan(
         float | None,
         typer.Option(help="Mbit/s of each client's link, each on a machine like this one. Without it, all run here."),
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="Limit: seconds for the whole run.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Limit: seconds for the whole run, with training.")] = None,
     megabytes: Annotated[float | None, typer.Option(help="Limit: MB per client, both directions, whole run.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Budget: ε of the noised part, by exact accounting.")] = None,
+    megabytes_total: Annotated[float | None, typer.Option(help="The same for all clients together.")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Budget: ε of the noised part or, with privacy.unit=record, of one record.")
+    ] = None,
     points: Annotated[
         float | None, typer.Option(help="Limit: points of accuracy lost, or of --metric; needs --pilot.")
     ] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Points of accuracy that a cheaper choice may lose against the best.")
+    ] = 1.0,
     train_seconds: Annotated[
         float | None, typer.Option(help="Seconds that one client trains per round; --pilot measures it.")
     ] = None,
@@ -52,22 +58,27 @@ def plan(
     write: Annotated[Path | None, typer.Option(help="A new file to write the configuration to.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure this machine, then choose the ratio that fits your limits and show what it costs and guarantees.
+    """Measure this machine, then choose the cheapest ratio that fits your limits and loses little.
 
-    If nothing fits, shows the closest choice, writes nothing and exits with status 1.
+    If nothing fits, or nothing that fits would learn, shows the closest choice, writes nothing and exits with status 1.
     """
     from paraaegis.cli.tables import show_plan
-    from paraaegis.methods import REFERENCE
     from paraaegis.metrics import ACCURACY
     from paraaegis.planning.measure import measure
     from paraaegis.planning.pilot import informed, run_pilot
-    from paraaegis.planning.planner import Request, check, configured, recommend, train_seconds_of
+    from paraaegis.planning.planner import REFERENCES, Request, check, configured, recommend, train_seconds_of
     from paraaegis.runs.folder import write_config
     from paraaegis.runs.guarantees import lacks_samples, run_guarantees
 
-    limits = {"seconds": seconds, "megabytes": megabytes, "bandwidth": bandwidth, "points": points}
+    limits = {
+        "seconds": seconds,
+        "megabytes": megabytes,
+        "megabytes_total": megabytes_total,
+        "bandwidth": bandwidth,
+        "points": points,
+    }
     of_pilot = {"pilot-rounds": pilot_rounds, "metric": metric}
-    _check(limits | {"train-seconds": train_seconds}, model, pilot, of_pilot, write)
+    _check(limits | {"train_seconds": train_seconds}, model, pilot, of_pilot, write)
     base = _base(config, settings or [], clients, rounds, method, epsilon, model, bandwidth)
     if _number(model) is not None and write is not None and not base.learner:
         raise ConfigError(
@@ -77,7 +88,7 @@ def plan(
     if base.learner and not pilot:
         run_guarantees(base)  # refuses noise that depends on samples which only a pilot counts
     length = _own_length(base, config, pilot) if base.learner and not model else _length(model, base)
-    machine = measure(base.protect.profile, (REFERENCE, base.protect.method), say_measured)
+    machine = measure(base.protect.profile, (*REFERENCES, base.protect.method), say_measured)
     measured = None
     if pilot:
         measured = run_pilot(base, pilot_rounds or PILOT, _say_pilot, metric=metric)
@@ -86,7 +97,7 @@ def plan(
         if base.learner and lacks_samples(base):
             base = informed(base, measured.min_samples)
     shown = measured.metric if measured else ACCURACY
-    request = Request(length=length, train=train_seconds, metric=shown, **limits)
+    request = Request(length=length, train=train_seconds, metric=shown, tolerance=tolerance, **limits)
     recommendation = recommend(base, request, machine, measured)
     if write is not None and recommendation.fits:
         write_config(write, configured(base, recommendation.choice))
@@ -117,7 +128,12 @@ def _check(
             raise ConfigError(f"--{name} {given} applies to a pilot run only; add --pilot")
     for name, value in limits.items():
         if value is not None and not value > 0:
-            raise ConfigError(f"--{name} must be above 0, got {value:g}")
+            raise ConfigError(f"--{name.replace('_', '-')} must be above 0, got {value:g}")
+    if limits["seconds"] is not None and limits["train_seconds"] is None and not pilot:
+        raise ConfigError(
+            f"--seconds {limits['seconds']:g} limits the whole run, of which training is a part; add --train-seconds, "
+            "the seconds that one client trains per round, or --pilot, which measures them"
+        )
     if _number(model) is not None and pilot:
         raise ConfigError(
             f"--pilot trains a model, but --model {model} is a number of values; name a model or omit --model"

@@ -118,7 +118,7 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
         "cheaper": recommendation.cheaper,
         "chosen" if recommendation.fits else "nearest": recommendation.choice,
         "better": recommendation.better,
-    }
+    } | dict(zip(("plain averaging", "all encrypted"), recommendation.references, strict=True))
     columns = {name: choice for name, choice in shown.items() if choice is not None}
     for name in columns:
         table.add_column(name, justify="right", style="bold" if name in ("chosen", "nearest") else "")
@@ -132,8 +132,13 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
         console.print(text, highlight=False)
     if request.train is None:
         console.print("Training time is not included; add --train-seconds, or --pilot to measure it.", highlight=False)
+    if not recommendation.choice.measured:
+        console.print("No accuracy was ever measured at a ratio as small as the chosen one.", highlight=False)
     for miss in [] if recommendation.fits else recommendation.choice.misses:
-        console.print(f"No ratio fits your limits; the nearest takes {miss}.", highlight=False)
+        console.print(f"No ratio fits; the nearest: {miss}.", highlight=False)
+    for other in recommendation.instead:
+        settings = " ".join(f"--set {setting}" for setting in other.settings)
+        console.print(f"Instead, try {settings}: {other.why}.", highlight=False)
     _show_guarantees(console, f"{recommendation.choice.method} guarantees", recommendation.guarantees)
     if written is not None:
         text = f"configuration written to {written}" if recommendation.fits else f"nothing was written to {written}"
@@ -153,24 +158,31 @@ def _plan_rows(recommendation: Recommendation) -> list[tuple[str, Callable[[Choi
         ("up per client per round", lambda one: size(one.estimate.bytes_up / rounds)),
         ("down per client per round", lambda one: size(one.estimate.bytes_down / rounds)),
         ("up and down per client in total", lambda one: size(1e6 * one.megabytes)),
+        ("up and down of all clients in total", lambda one: size(1e6 * one.megabytes_total)),
         ("memory of a client, roughly", lambda one: size(one.estimate.memory_client)),
         ("memory of the server, roughly", lambda one: size(one.estimate.memory_server)),
     ]
     if recommendation.pilot is not None:
         rows.append(_lost_row(recommendation.pilot))
+    rows.append((f"predicted {recommendation.request.metric} after {plural(rounds, 'round')}", _predicted))
     return rows
+
+
+def _predicted(choice: Choice) -> str:
+    one = choice.predicted
+    return "unknown" if one is None else f"{one.low:.1f} to {one.high:.1f} %"
 
 
 def _lost_row(pilot: Pilot) -> tuple[str, Callable[[Choice], str]]:
     """What each choice loses against plain averaging, according to the pilot."""
     points = metrics.is_percent(pilot.metric)
     what = "points" if pilot.metric == metrics.ACCURACY else f"{pilot.metric}, points" if points else pilot.metric
-    side, least = "above" if metrics.lower_is_better(pilot.metric) else "below", min(map(float, pilot.by_ratio))
+    side = "above" if metrics.lower_is_better(pilot.metric) else "below"
 
     def lost(choice: Choice) -> str:
-        if choice.mean_ratio < least:
+        if choice.points_lost is None or not choice.measured:
             return "not tested"
-        return f"{choice.points_lost or 0:{'.1f' if points else '.3g'}}"
+        return f"{choice.points_lost:{'.1f' if points else '.3g'}}"
 
     return f"{what} {side} FedAvg after {plural(pilot.rounds, 'round')}", lost
 

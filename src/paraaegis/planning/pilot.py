@@ -12,15 +12,17 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from paraaegis.config import Config
+from paraaegis.config import Config, Privacy
 from paraaegis.errors import RunError, UpdateError
 from paraaegis.launch import run
 from paraaegis.methods import REFERENCE
 from paraaegis.metrics import ACCURACY, choose, lower_is_better, scaled
 from paraaegis.planning.cost import priced_as
+from paraaegis.privacy.records import Step, epsilon_of_steps, record_privacy
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.guarantees import run_guarantees
+from paraaegis.types import RecordPrivacy
 
 RATIOS = (0.01, 0.05, 0.2)
 
@@ -129,9 +131,20 @@ def _shortened(config: Config, rounds: int) -> Config:
 
 def _with_noise_of(short: Config, whole: Config) -> Config:
     """A short run with the noise of the whole one."""
+    if (training := record_privacy(whole)) is not None:
+        return msgspec.structs.replace(short, privacy=_short_budget(short, training))
     noise = run_guarantees(whole)
     sigma = noise.sigma * whole.privacy.clip / noise.clip if noise.clip else 0.0  # privacy.sigma is for privacy.clip
     return msgspec.structs.replace(short, privacy=msgspec.structs.replace(short.privacy, sigma=sigma))
+
+
+def _short_budget(short: Config, training: RecordPrivacy) -> Privacy:
+    """What a short run spends if its training has this noise."""
+    if not training.multiplier:
+        return short.privacy
+    steps = Step(training.sample_rate, training.multiplier), training.steps * short.federation.rounds
+    spent = epsilon_of_steps([steps], short.privacy.delta, short.privacy.group)
+    return msgspec.structs.replace(short.privacy, epsilon=spent)
 
 
 def _fewest_samples(run: Path, config: Config) -> int:

@@ -1,7 +1,8 @@
-"""Choose a method and ratio within the user's limits: estimate every choice and take the best that fits.
+"""Choose a ratio within the user's limits: estimate every choice and take the cheapest that is nearly as good as any.
 
 Better means that more of the update is encrypted and less is clipped, noised or withheld: the higher the mean ratio,
-the higher the accuracy, in the paper and here. How much higher it is on given data, only a pilot can measure.
+the higher the accuracy, in the paper and here. How much higher it is on given data, only a pilot can measure; without
+one, the usual ratio is taken, or the highest below it that fits. A choice that would not learn does not fit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from paraaegis.errors import ConfigError
 from paraaegis.methods import METHODS, REFERENCE, find_method, method_of
 from paraaegis.metrics import ACCURACY, is_percent, lower_is_better
 from paraaegis.planning.cost import Estimate, Machine, Setting, at_once, estimate
+from paraaegis.planning.learning import Instead, Prediction, drowned, instead_of, learns_too_little, predict
 from paraaegis.planning.pilot import Pilot, informed
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import Guarantee
@@ -25,7 +27,11 @@ from paraaegis.runs.guarantees import run_guarantees
 
 RATIOS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
 DECAYS = (0.99, 0.95, 0.9)
-USUAL, USUAL_WITHHELD = 0.1, 0.05  # ratios without limits, if the rest is sent with noise or withheld
+USUAL, USUAL_WITHHELD = 0.1, 0.05  # ratios without a pilot, if the rest is sent with noise or withheld
+SMALLEST_KNOWN = 0.005  # below it, no accuracy was ever measured
+ENCRYPTED = "ckks-fedavg"
+REFERENCES = (REFERENCE, ENCRYPTED)  # shown next to every plan
+TOLERANCE = 1.0
 RESERVE = 1.2  # estimated seconds are accurate to a fifth, which is kept in reserve
 
 
@@ -37,6 +43,8 @@ class Request(msgspec.Struct, kw_only=True):
     bandwidth: float | None = None  # Mbit/s of each client's link; None: all clients share this machine
     seconds: float | None = None
     megabytes: float | None = None  # per client, both directions
+    megabytes_total: float | None = None  # of all clients together
+    tolerance: float = TOLERANCE  # points by which a cheaper choice may be worse than the best
     points: float | None = None  # of the metric below plain averaging, or above it if lower is better, by the pilot
     metric: str = ACCURACY  # the pilot's
 
@@ -49,14 +57,22 @@ class Choice(msgspec.Struct, kw_only=True):
     decay: float
     mean_ratio: float  # over all rounds
     estimate: Estimate
+    clients: int = 1
     share: float = 1.0  # of the rounds, for which a client is drawn
     points_lost: float | None = None  # against plain averaging, according to the pilot
-    misses: list[str] = []  # the limits that it exceeds
+    predicted: Prediction | None = None  # of the final model; None: unknown
+    measured: bool = True  # whether accuracies at ratios as small as this were ever measured
+    misses: list[str] = []  # the limits that it exceeds, and why it would not learn
 
     @property
     def megabytes(self) -> float:
         """MB per client, both directions, in the whole run. It uploads when drawn, and downloads every aggregate."""
         return (self.share * self.estimate.bytes_up + self.estimate.bytes_down) / 1e6
+
+    @property
+    def megabytes_total(self) -> float:
+        """MB of all clients together."""
+        return self.clients * self.megabytes
 
 
 class Recommendation(msgspec.Struct, kw_only=True, rename={"request": "wish"}):
@@ -69,6 +85,8 @@ class Recommendation(msgspec.Struct, kw_only=True, rename={"request": "wish"}):
     fits: bool  # whether the choice is within every limit; otherwise it is the nearest one
     cheaper: Choice | None
     better: Choice | None
+    references: list[Choice]  # plain averaging, and everything encrypted
+    instead: list[Instead]  # what would learn, if the choice would not
     profile: str
     sigma: float
     simulation: bool  # noise or secret orders are seeded: no guarantee holds
@@ -82,7 +100,9 @@ def recommend(config: Config, request: Request, machine: Machine, pilot: Pilot |
     check(config)
     if pilot and pilot.min_samples:
         config = informed(config, pilot.min_samples)
-    choices = _worthwhile([_choice(config, request, machine, pilot, *pair) for pair in _pairs(config, request.length)])
+    pairs = _pairs(config, request.length)
+    references = [_reference(config, request, machine, pilot, name) for name in REFERENCES]
+    choices = _worthwhile([_choice(config, request, machine, pilot, *pair) for pair in pairs])
     fitting = [choice for choice in choices if not choice.misses]
     best = (
         _best(config.protect.method, request, fitting)
@@ -99,6 +119,8 @@ def recommend(config: Config, request: Request, machine: Machine, pilot: Pilot |
         fits=bool(fitting),
         cheaper=choices[place - 1] if place else None,
         better=choices[place + 1] if place + 1 < len(choices) else None,
+        references=references,
+        instead=[] if fitting else instead_of(config),
         profile=config.protect.profile,
         sigma=privacy.sigma,
         simulation=privacy.simulation,
@@ -165,8 +187,31 @@ def _worthwhile(choices: Sequence[Choice]) -> list[Choice]:
 def _choice(
     config: Config, request: Request, machine: Machine, pilot: Pilot | None, ratio: float, decay: float
 ) -> Choice:
+    mean = mean_ratio(ratio, decay, config.federation.rounds)
+    choice = _priced(config, request, machine, config.protect.method, ratio, decay)
+    choice.measured = ratio >= (min(map(float, pilot.by_ratio)) if pilot else SMALLEST_KNOWN)
+    if pilot is not None:
+        choice.points_lost = pilot.points_lost(mean)
+        choice.predicted = predict(config, pilot, choice.points_lost) if choice.measured else None
+        hopeless = learns_too_little(pilot, mean)
+    else:
+        hopeless = drowned(config, request.length, ratio)
+    choice.misses = [*_misses(request, choice), *([hopeless] if hopeless else [])]
+    return choice
+
+
+def _reference(config: Config, request: Request, machine: Machine, pilot: Pilot | None, method: str) -> Choice:
+    """A method that loses nothing, to compare with."""
+    choice = _priced(config, request, machine, method, float(method == ENCRYPTED), 1.0)
+    if pilot is not None:
+        choice.points_lost, choice.predicted = 0.0, predict(config, pilot, 0.0)
+    return choice
+
+
+def _priced(config: Config, request: Request, machine: Machine, method: str, ratio: float, decay: float) -> Choice:
+    """A choice with its cost."""
     setting = Setting(
-        method=config.protect.method,
+        method=method,
         length=request.length,
         clients=config.sampled,
         rounds=config.federation.rounds,
@@ -175,18 +220,15 @@ def _choice(
         train=request.train or 0.0,
         bandwidth=request.bandwidth,
     )
-    mean = mean_ratio(ratio, decay, config.federation.rounds)
-    choice = Choice(
-        method=setting.method,
+    return Choice(
+        method=method,
         ratio=ratio,
         decay=decay,
-        mean_ratio=mean,
+        mean_ratio=mean_ratio(ratio, decay, config.federation.rounds),
         estimate=estimate(machine, setting),
         share=config.sampled / config.federation.clients,
-        points_lost=pilot.points_lost(mean) if pilot else None,
+        clients=config.federation.clients,
     )
-    choice.misses = _misses(request, choice)
-    return choice
 
 
 def mean_ratio(ratio: float, decay: float, rounds: int) -> float:
@@ -199,6 +241,7 @@ def _limits(request: Request, choice: Choice) -> list[tuple[str, float, float]]:
     limits = [
         ("seconds including a reserve of a fifth", RESERVE * choice.estimate.seconds, request.seconds),
         ("MB per client", choice.megabytes, request.megabytes),
+        ("MB in total", choice.megabytes_total, request.megabytes_total),
         (_lost(request.metric), choice.points_lost, request.points),
     ]
     return [(name, took, limit) for name, took, limit in limits if took is not None and limit is not None]
@@ -214,16 +257,28 @@ def _misses(request: Request, choice: Choice) -> list[str]:
     return [f"{took:.3g} {name}, limit {limit:g}" for name, took, limit in _limits(request, choice) if took > limit]
 
 
-def _excess(request: Request, choice: Choice) -> float:
-    """By how much a choice exceeds the limit that it exceeds most."""
-    return max(math.log(max(took, 1e-9) / max(limit, 1e-9)) for _, took, limit in _limits(request, choice))
+def _excess(request: Request, choice: Choice) -> tuple[float, float]:
+    """By how much a choice exceeds the limit that it exceeds most; if none, what it loses, or how unusual it is."""
+    over = [math.log(max(took, 1e-9) / max(limit, 1e-9)) for _, took, limit in _limits(request, choice)]
+    if (most := max([0.0, *over])) > 0:
+        return most, choice.mean_ratio
+    return most, abs(choice.ratio - usual_ratio(choice.method)) if choice.points_lost is None else choice.points_lost
+
+
+def usual_ratio(method: str) -> float:
+    """The ratio to begin with."""
+    return USUAL_WITHHELD if find_method(method).withholds else USUAL
 
 
 def _best(method: str, request: Request, fitting: Sequence[Choice]) -> Choice:
-    """The cheapest choice if the metric is limited, the best one if time or bytes are, otherwise the usual ratio."""
-    if request.points is not None:
-        return fitting[0]
-    if request.seconds is not None or request.megabytes is not None:
-        return fitting[-1]
-    usual = USUAL_WITHHELD if find_method(method).withholds else USUAL  # or the next higher one if it costs no more
+    """The cheapest choice within the tolerance of the best, or within the limit of what may be lost.
+
+    Without a pilot, the usual ratio, or the highest below it.
+    """
+    lost = [choice.points_lost for choice in fitting if choice.points_lost is not None]
+    if lost:
+        most = min(lost) + request.tolerance if request.points is None else request.points
+        near = [choice for choice in fitting if choice.points_lost is not None and choice.points_lost <= most]
+        return min(near, key=lambda choice: (choice.megabytes, choice.estimate.seconds))
+    usual = usual_ratio(method)  # or the next higher one if it costs no more
     return min(fitting, key=lambda choice: (choice.ratio < usual, abs(choice.ratio - usual), -choice.decay))

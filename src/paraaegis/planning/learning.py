@@ -1,0 +1,98 @@
+"""Whether a plan would learn: what a pilot predicts, or what the noise alone says; and what would learn instead."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from paraaegis.config import Config
+from paraaegis.learn.names import GROUP_NORM
+from paraaegis.methods import METHODS, method_of
+from paraaegis.metrics import is_percent, lower_is_better
+from paraaegis.planning.pilot import Pilot
+from paraaegis.privacy.ledger import REST
+from paraaegis.runs.guarantees import lacks_samples
+
+LEARNT = 0.5  # of what plain averaging learns: with less, a plan is refused
+DROWNED = 200.0  # times the clip; with more noise than this in a mean update, nothing that we tried learned
+SLACK, SLACK_NOISED = 2.0, 5.0  # points by which a final model may be worse than the pilot's
+
+
+class Prediction(msgspec.Struct, kw_only=True):
+    """The range within which the metric of the final model is expected, in percent."""
+
+    metric: str
+    low: float
+    high: float
+
+
+class Instead(msgspec.Struct, kw_only=True):
+    """A change of the configuration with which it would learn, and what that protects."""
+
+    settings: list[str]
+    why: str
+
+
+def predict(config: Config, pilot: Pilot, lost: float) -> Prediction | None:
+    """The range to expect after all rounds; None for metrics that are no percentages.
+
+    At least about what the pilot reached, and at best an error that falls in inverse proportion to the rounds.
+    """
+    if not is_percent(pilot.metric) or lower_is_better(pilot.metric):
+        return None
+    slack = SLACK_NOISED if method_of(config).noised_parts(config) else SLACK
+    error = (100 - pilot.plain) * pilot.rounds / max(pilot.rounds, config.federation.rounds)
+    low = max(0.0, pilot.plain - lost - slack)
+    return Prediction(metric=pilot.metric, low=low, high=min(100.0, max(low, 100 - error + SLACK)))
+
+
+def learns_too_little(pilot: Pilot, ratio: float) -> str:
+    """Why a ratio would not learn according to the pilot; empty if it does.
+
+    Between the pilot's largest ratio and full encryption, a loss is estimated, so it must have learnt at the largest.
+    """
+    lost = pilot.points_lost(min(ratio, max(map(float, pilot.by_ratio))) if ratio < 1 else ratio)
+    lower = lower_is_better(pilot.metric)
+    reached = pilot.plain + lost if lower else pilot.plain - lost
+    if (reached * LEARNT <= pilot.plain) if lower else (reached >= LEARNT * pilot.plain):
+        return ""
+    return (
+        f"{pilot.metric} {reached:.3g} in the pilot, where plain averaging reached {pilot.plain:.3g}: it will not learn"
+    )
+
+
+def drowned(config: Config, length: int, ratio: float) -> str:
+    """Why the noise on updates leaves nothing to learn from, as far as this shows without a pilot; empty if it may."""
+    method = method_of(config)
+    rest = None if lacks_samples(config) else method.parts.get(REST)
+    noise = rest.noise(config, method.noised_parts(config)) if rest else None
+    if noise is None or math.isinf(noise.clip):
+        return ""
+    times = max(noise.sigmas) * math.sqrt((1 - ratio) * length / config.sampled) / noise.clip
+    if times <= DROWNED:
+        return ""
+    return (
+        f"the noise in a mean update (σ = {max(noise.sigmas):.3g} on {(1 - ratio) * length:,.0f} values) is "
+        f"{times:,.0f} times the clip: it will not learn"
+    )
+
+
+def instead_of(config: Config) -> list[Instead]:
+    """What learns where noise on updates does not: noise in the training, or encryption without noise."""
+    if not method_of(config).noised_parts(config):
+        return []
+    withholding = next(name for name, method in METHODS.items() if method.withholds)
+    privacy = config.privacy
+    settings = [f"protect.method={withholding}", "privacy.unit=record", f"privacy.epsilon={privacy.epsilon:g}"]
+    if not config.learner and (model := GROUP_NORM.get(config.model.name)):
+        settings.append(f"model.name={model}")
+    return [
+        Instead(
+            settings=settings, why=f"ε = {privacy.epsilon:g} for each record instead of each client, against everyone"
+        ),
+        Instead(
+            settings=[f"protect.method={withholding}"],
+            why="encryption without noise: the server reads nothing, but fellow clients read the sum",
+        ),
+    ]
