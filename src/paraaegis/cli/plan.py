@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paraaegis.cli.options import Json, Metric, Settings, check_target, print_json, say_measured
 from paraaegis.config import Config, Protect, load_config, make_config, meant
 from paraaegis.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paraaegis.planning.learning import Instead
+    from paraaegis.planning.pilot import Pilot
 
 PILOT = 4  # rounds
 
@@ -99,6 +103,8 @@ def plan(
     shown = measured.metric if measured else ACCURACY
     request = Request(length=length, train=train_seconds, metric=shown, tolerance=tolerance, **limits)
     recommendation = recommend(base, request, machine, measured)
+    if measured is not None:
+        recommendation.instead = _tried(recommendation.instead, base, measured)
     if write is not None and recommendation.fits:
         write_config(write, configured(base, recommendation.choice))
     if as_json:
@@ -107,6 +113,16 @@ def plan(
         show_plan(recommendation, write)
     if not recommendation.fits:
         sys.exit(1)
+
+
+def _tried(instead: list[Instead], base: Config, pilot: Pilot) -> list[Instead]:
+    """The alternatives that learn, with what each reached in as many rounds as the pilot had."""
+    from paraaegis.planning.learning import learnt
+    from paraaegis.planning.pilot import try_out
+
+    for one in instead:
+        one.reached = try_out(make_config(base.tables(), one.settings), pilot, _say_pilot)
+    return [one for one in instead if one.reached is not None and learnt(pilot, one.reached)]
 
 
 def _say_pilot(name: str) -> None:

@@ -138,7 +138,9 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
         console.print(f"No ratio fits; the nearest: {miss}.", highlight=False)
     for other in recommendation.instead:
         settings = " ".join(f"--set {setting}" for setting in other.settings)
-        console.print(f"Instead, try {settings}: {other.why}.", highlight=False)
+        reached = recommendation.pilot and other.reached
+        result = "" if reached is None else f"; {recommendation.request.metric} {reached:.3g} in the pilot"
+        console.print(f"Instead, try {settings}: {other.why}{result}.", highlight=False)
     _show_guarantees(console, f"{recommendation.choice.method} guarantees", recommendation.guarantees)
     if written is not None:
         text = f"configuration written to {written}" if recommendation.fits else f"nothing was written to {written}"

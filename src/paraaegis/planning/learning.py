@@ -15,6 +15,7 @@ from paraaegis.privacy.ledger import REST
 from paraaegis.runs.guarantees import lacks_samples
 
 LEARNT = 0.5  # of what plain averaging learns: with less, a plan is refused
+ENCRYPTED = "ckks-fedavg"
 DROWNED = 200.0  # times the clip; with more noise than this in a mean update, nothing that we tried learned
 SLACK, SLACK_NOISED = 2.0, 5.0  # points by which a final model may be worse than the pilot's
 
@@ -28,13 +29,14 @@ class Prediction(msgspec.Struct, kw_only=True):
 
 
 class Instead(msgspec.Struct, kw_only=True):
-    """A change of the configuration with which it would learn, and what that protects."""
+    """A change of the configuration with which it would learn, what that protects, and what it reached in a pilot."""
 
     settings: list[str]
     why: str
+    reached: float | None = None
 
 
-def predict(config: Config, pilot: Pilot, lost: float) -> Prediction | None:
+def predict(config: Config, pilot: Pilot, reached: float) -> Prediction | None:
     """The range to expect after all rounds; None for metrics that are no percentages.
 
     At least about what the pilot reached, and at best an error that falls in inverse proportion to the rounds.
@@ -43,23 +45,25 @@ def predict(config: Config, pilot: Pilot, lost: float) -> Prediction | None:
         return None
     slack = SLACK_NOISED if method_of(config).noised_parts(config) else SLACK
     error = (100 - pilot.plain) * pilot.rounds / max(pilot.rounds, config.federation.rounds)
-    low = max(0.0, pilot.plain - lost - slack)
+    low = max(0.0, reached - slack)
     return Prediction(metric=pilot.metric, low=low, high=min(100.0, max(low, 100 - error + SLACK)))
 
 
 def learns_too_little(pilot: Pilot, ratio: float) -> str:
-    """Why a ratio would not learn according to the pilot; empty if it does.
-
-    Between the pilot's largest ratio and full encryption, a loss is estimated, so it must have learnt at the largest.
-    """
-    lost = pilot.points_lost(min(ratio, max(map(float, pilot.by_ratio))) if ratio < 1 else ratio)
-    lower = lower_is_better(pilot.metric)
-    reached = pilot.plain + lost if lower else pilot.plain - lost
-    if (reached * LEARNT <= pilot.plain) if lower else (reached >= LEARNT * pilot.plain):
+    """Why a ratio would not learn according to the pilot; empty if it does."""
+    reached = pilot.reached(ratio)
+    if learnt(pilot, reached):
         return ""
     return (
         f"{pilot.metric} {reached:.3g} in the pilot, where plain averaging reached {pilot.plain:.3g}: it will not learn"
     )
+
+
+def learnt(pilot: Pilot, reached: float) -> bool:
+    """Whether this is enough of what plain averaging reached in the pilot."""
+    if lower_is_better(pilot.metric):
+        return reached * LEARNT <= pilot.plain
+    return reached >= LEARNT * pilot.plain
 
 
 def drowned(config: Config, length: int, ratio: float) -> str:
@@ -84,7 +88,8 @@ def instead_of(config: Config) -> list[Instead]:
         return []
     withholding = next(name for name, method in METHODS.items() if method.withholds)
     privacy = config.privacy
-    settings = [f"protect.method={withholding}", "privacy.unit=record", f"privacy.epsilon={privacy.epsilon:g}"]
+    settings = [f"protect.method={ENCRYPTED}", "privacy.unit=record", "privacy.calibration=tight"]
+    settings.append(f"privacy.epsilon={privacy.epsilon:g}")
     if not config.learner and (model := GROUP_NORM.get(config.model.name)):
         settings.append(f"model.name={model}")
     return [
@@ -92,7 +97,7 @@ def instead_of(config: Config) -> list[Instead]:
             settings=settings, why=f"ε = {privacy.epsilon:g} for each record instead of each client, against everyone"
         ),
         Instead(
-            settings=[f"protect.method={withholding}"],
+            settings=[f"protect.method={withholding}", "privacy.epsilon=inf"],
             why="encryption without noise: the server reads nothing, but fellow clients read the sum",
         ),
     ]

@@ -57,6 +57,12 @@ class Pilot(msgspec.Struct, kw_only=True):
             return max(most, self._lost(_nothing_learnt(self.metric)))
         return float(np.interp(math.log(ratio), [math.log(r) for r, _ in known], [max(0.0, lost) for _, lost in known]))
 
+    def reached(self, ratio: float) -> float:
+        """The metric at a ratio; above the largest one that was measured, what that reached, except at 100%."""
+        largest = max(map(float, self.by_ratio))
+        lost = self.points_lost(min(ratio, largest) if ratio < 1 else ratio)
+        return self.plain + lost if lower_is_better(self.metric) else self.plain - lost
+
     def _lost(self, value: float) -> float:
         return value - self.plain if lower_is_better(self.metric) else self.plain - value
 
@@ -112,6 +118,20 @@ def run_pilot(
         train=median(record.seconds["train"] for record in plain),
         wall=median(record.seconds["wall"] for record in plain[1:] or plain),
     )
+
+
+def try_out(
+    config: Config, pilot: Pilot, progress: Callable[[str], None], run_one: Callable[[Config, Path], object] = run
+) -> float:
+    """The pilot's metric after as many rounds of another configuration, with the noise of its whole run."""
+    progress(f"{config.protect.method}, unit {config.privacy.unit}")
+    whole = informed(config, pilot.min_samples)
+    with tempfile.TemporaryDirectory(prefix="paraaegis-pilot-") as place, suppress(UpdateError):
+        run_one(_with_noise_of(_shortened(whole, pilot.rounds), whole), Path(place) / "run")
+        reached = _final(RunFolder(Path(place) / "run").read_records(), pilot.metric)
+        if not math.isnan(reached):
+            return reached
+    return _nothing_learnt(pilot.metric)
 
 
 def informed(config: Config, fewest: int) -> Config:

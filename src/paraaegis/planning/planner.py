@@ -17,7 +17,7 @@ from paraaegis.errors import ConfigError
 from paraaegis.methods import METHODS, REFERENCE, find_method, method_of
 from paraaegis.metrics import ACCURACY, is_percent, lower_is_better
 from paraaegis.planning.cost import Estimate, Machine, Setting, at_once, estimate
-from paraaegis.planning.learning import Instead, Prediction, drowned, instead_of, learns_too_little, predict
+from paraaegis.planning.learning import ENCRYPTED, Instead, Prediction, drowned, instead_of, learns_too_little, predict
 from paraaegis.planning.pilot import Pilot, informed
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import Guarantee
@@ -29,7 +29,6 @@ RATIOS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3
 DECAYS = (0.99, 0.95, 0.9)
 USUAL, USUAL_WITHHELD = 0.1, 0.05  # ratios without a pilot, if the rest is sent with noise or withheld
 SMALLEST_KNOWN = 0.005  # below it, no accuracy was ever measured
-ENCRYPTED = "ckks-fedavg"
 REFERENCES = (REFERENCE, ENCRYPTED)  # shown next to every plan
 TOLERANCE = 1.0
 RESERVE = 1.2  # estimated seconds are accurate to a fifth, which is kept in reserve
@@ -192,7 +191,7 @@ def _choice(
     choice.measured = ratio >= (min(map(float, pilot.by_ratio)) if pilot else SMALLEST_KNOWN)
     if pilot is not None:
         choice.points_lost = pilot.points_lost(mean)
-        choice.predicted = predict(config, pilot, choice.points_lost) if choice.measured else None
+        choice.predicted = predict(config, pilot, pilot.reached(mean)) if choice.measured else None
         hopeless = learns_too_little(pilot, mean)
     else:
         hopeless = drowned(config, request.length, ratio)
@@ -204,7 +203,7 @@ def _reference(config: Config, request: Request, machine: Machine, pilot: Pilot 
     """A method that loses nothing, to compare with."""
     choice = _priced(config, request, machine, method, float(method == ENCRYPTED), 1.0)
     if pilot is not None:
-        choice.points_lost, choice.predicted = 0.0, predict(config, pilot, 0.0)
+        choice.points_lost, choice.predicted = 0.0, predict(config, pilot, pilot.plain)
     return choice
 
 
