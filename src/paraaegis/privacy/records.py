@@ -89,15 +89,20 @@ def multiplier_for(epsilon: float, delta: float, sample_rate: float, steps: int,
 
 def epsilon_of_steps(steps: list[tuple[Step, int]], delta: float, group: int = 1) -> float:
     """The ε at `delta` of all these steps together, each with how often it was taken; infinite without noise."""
+    if any(step.multiplier <= 0 for step, _ in steps):
+        return math.inf
+    return float(accountant_of(steps, group).get_epsilon(delta))
+
+
+def accountant_of(steps: list[tuple[Step, int]], group: int = 1, interval: float = _INTERVAL) -> Any:
+    """A PLDAccountant of all these steps; the larger the interval, the faster, and the larger its ε and δ."""
     from dp_accounting import NeighboringRelation, SelfComposedDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    if any(step.multiplier <= 0 for step, _ in steps):
-        return math.inf
-    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=_INTERVAL)
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=interval)
     for step, count in steps:
         accountant.compose(SelfComposedDpEvent(_event(step, group), count))
-    return float(accountant.get_epsilon(delta))
+    return accountant
 
 
 def _event(step: Step, group: int) -> Any:
