@@ -29,6 +29,7 @@ from paraaegis.privacy.record_audit import Curve, Guess, multiplier_bound
 from paraaegis.privacy.records import Step as Accounted
 from paraaegis.privacy.records import multiplier_for, record_unit
 
+LABEL = "record-level DP"
 ROUNDS = 2
 PER_TRIAL = 10  # persons for each trial: one training plays thousands of games
 PEOPLE = 2_500  # in one training
@@ -66,7 +67,7 @@ def everything() -> dict[str, Config]:
     """Record-level DP with its default sampling."""
     base = Config()
     privacy = msgspec.structs.replace(base.privacy, unit="record", calibration="tight")
-    return {"record-level DP": msgspec.structs.replace(base, privacy=privacy)}
+    return {LABEL: msgspec.structs.replace(base, privacy=privacy)}
 
 
 def audit(
@@ -86,7 +87,7 @@ def audit(
     finding = play_games(game, trials, progress)
     training = check_records(config, rounds)
     return RecordAudit(
-        name=name or "record-level DP",
+        name=name or LABEL,
         rounds=rounds,
         steps=game.privacy.steps,
         sample_rate=config.privacy.sample_rate,
