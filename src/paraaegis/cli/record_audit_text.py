@@ -40,14 +40,10 @@ BETWEEN = {
 def record_report(audit: RecordAudit) -> str:
     """Everything one configuration's audit measured, with contradicted claims in capitals."""
     training = audit.training
-    rounds, steps, trainings = (
-        plural(audit.rounds, "round"),
-        plural(audit.steps, "step"),
-        plural(training.trainings, "training"),
-    )
+    rounds, steps = plural(audit.rounds, "round"), plural(audit.steps, "step")
+    trainings = f"{plural(training.trainings, 'training')} on {training.people:,} canaries"
     lines = [
-        f"{audit.name}: {audit.people:,} canaries, each in the training by a fair coin, {rounds} of {steps}; {trainings} "
-        f"on {training.people:,} canaries",
+        f"{audit.name}: {audit.people:,} canaries, each in or out by a fair coin, {rounds} of {steps}; {trainings}",
         *map(_finding, audit.findings),
         *map(_measurement, training.measurements),
         *_repeats("draws", "THE SAME RECORDS ARE DRAWN", training.repeats, training.correlation_limit),
