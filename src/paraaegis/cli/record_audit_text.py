@@ -12,13 +12,13 @@ NOTE = (
     "are post-processing, which cannot reveal more about a record."
 )
 WHAT = {
-    "steps": "steps in a round: {}",
-    "rate": "a step draws a record with probability {}",
-    "turns": "how often a record is drawn varies {} times as much as with independent draws",
-    "batches": "how many records a step draws varies {} times as much as with independent draws",
-    "norm": "one record's gradient has a norm after clipping of {} times the clip",
-    "deviation": "noise is {} times the claimed σ",
-    "unexplained": "part of an update beyond its noised steps: {}",
+    "steps": ("steps in a round: {}", ".0f"),
+    "rate": ("a step draws a record with probability {}", ".4g"),
+    "turns": ("how often a record is drawn varies {} times as much as with independent draws", ".2f"),
+    "batches": ("how many records a step draws varies {} times as much as with independent draws", ".2f"),
+    "norm": ("norm of one record's gradient after clipping is {} times the clip", ".3f"),
+    "deviation": ("noise is {} times the claimed σ", ".4f"),
+    "unexplained": ("part of an update beyond its noised steps: {}", ".1g"),
 }
 WRONG = {
     "steps": "MORE STEPS THAN CLAIMED",
@@ -63,14 +63,16 @@ def _finding(one: RecordFinding) -> str:
 
 
 def _measurement(one: Measurement) -> str:
-    text = f"{WHAT[one.what].format(f'{one.value:.4g}')} ({_range(one)})"
+    what, shape = WHAT[one.what]
+    text = f"{what.format(format(one.value, shape))} ({_range(one, shape)})"
     return text if as_claimed(one) else f"{text}: {WRONG[one.what]}"
 
 
-def _range(one: Measurement) -> str:
-    if one.least is None:
-        return f"at most {one.most:.4g}"
-    return f"at least {one.least:.4g}" if one.most is None else f"{one.least:.4g} to {one.most:.4g}"
+def _range(one: Measurement, shape: str) -> str:
+    least, most = ("" if limit is None else format(limit, shape) for limit in (one.least, one.most))
+    if not least:
+        return f"at most {most}"
+    return f"{least} to {most}" if most else f"at least {least}"
 
 
 def _repeats(what: str, wrong: str, sizes: dict[str, float], limit: float) -> list[str]:
