@@ -93,21 +93,32 @@ def epsilon_of_steps(steps: Sequence[tuple[Step, int]], delta: float, group: int
     """The ε at `delta` of all these steps together, each with how often it was taken; infinite without noise."""
     if any(step.multiplier <= 0 for step, _ in steps):
         return math.inf
-    mu = math.sqrt(sum(count * (group / step.multiplier) ** 2 for step, count in steps if step.sample_rate == 1))
-    sampled = [(step, count) for step, count in steps if step.sample_rate < 1]
+    mu, sampled = _apart(steps, group)
     if not sampled:
         return epsilon_of(mu, delta)
     if mu > _LARGEST_MU:  # too much for the distributions below
         return epsilon_of(mu, delta / 2) + epsilon_of_steps(sampled, delta / 2, group)
+    return float(accountant_of(steps, group).get_epsilon(delta))
+
+
+def _apart(steps: Sequence[tuple[Step, int]], group: int) -> tuple[float, list[tuple[Step, int]]]:
+    """μ of the steps that draw every record, and the other steps."""
+    whole = sum(count * (group / step.multiplier) ** 2 for step, count in steps if step.sample_rate == 1)
+    return math.sqrt(whole), [(step, count) for step, count in steps if step.sample_rate < 1]
+
+
+def accountant_of(steps: Sequence[tuple[Step, int]], group: int = 1, interval: float = _INTERVAL) -> Any:
+    """A PLDAccountant of all these steps; the larger the interval, the faster, and the larger its ε and δ."""
     from dp_accounting import GaussianDpEvent, NeighboringRelation, SelfComposedDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=_INTERVAL)
+    mu, sampled = _apart(steps, group)
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=interval)
     if mu:
         accountant.compose(GaussianDpEvent(1 / mu))
     for step, count in sampled:
         accountant.compose(SelfComposedDpEvent(_event(step, group), count))
-    return float(accountant.get_epsilon(delta))
+    return accountant
 
 
 def _event(step: Step, group: int) -> Any:
