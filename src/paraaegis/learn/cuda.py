@@ -9,6 +9,7 @@ that is not counted, and is replayed until all are added; another one adds the n
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -173,7 +174,7 @@ class CudaLearner(TorchLearner):
     def _capture(self, blanks: Steps) -> Steps:
         """Capture each step as a graph, then restore the learner's state."""
         pool = torch.cuda.graph_pool_handle()  # shared by all of them, since they never run at the same time
-        with _capturing, self._own_stream():
+        with _capturing, _no_collection(), self._own_stream():
             before = super().state()
             steps = {key: replace(blank, graph=self._graph(blank, pool)) for key, blank in blanks.items()}
             self._optimizer.zero_grad()
@@ -245,6 +246,18 @@ def take_turns(learners: Iterable[CudaLearner], most: int) -> None:
     turns = threading.BoundedSemaphore(most)
     for learner in learners:
         learner.turns = turns
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector from freeing an earlier learner's graphs, which would invalidate a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager
