@@ -82,7 +82,7 @@ def test_private_learners_in_threads_do_what_they_do_alone(device):
 @cuda
 def test_private_training_in_bfloat16_learns_on_cuda():
     privacy = RecordPrivacy(0.5, 8, 1.0, 0.05)
-    subject = learner(CudaLearner, privacy, augment=False, device="cuda", lr=0.05, momentum=0.5)
+    subject = learner(CudaLearner, privacy, augment=False, device="cuda", lr=0.1, momentum=0.9)
     weights, first = subject.train(subject.initial(), 0)
     weights = rounds(subject, weights, range(1, 20))
     assert np.isfinite(weights).all()
