@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 DATASET_NAMES = ("digits", "fashion-mnist", "cifar10", "imagenette")
-MODEL_NAMES = ("mlp", "cnn", "resnet18", "cnn-gn", "resnet18-gn")
+MODEL_NAMES = ("mlp", "cnn", "resnet18", "cnn-tanh", "cnn-gn", "resnet18-gn")

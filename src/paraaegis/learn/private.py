@@ -55,6 +55,11 @@ class PrivateGradient:
         self.losses = torch.zeros((), device=first.device, dtype=self._noise_type)  # of all samples so far
         self._each = vmap(grad_and_value(self._loss_of_one), (None, 0, 0), randomness="different")
 
+    def begin(self) -> None:
+        """Forget the losses so far, and what a training that failed may have left of a sum."""
+        self.losses.zero_()
+        self._sum.zero_()
+
     @torch.no_grad()
     def add(self, inputs: Tensor, targets: Tensor, counted: Tensor | None = None) -> None:
         """Add the clipped gradients of some samples; those that are not `counted` are padding.
@@ -101,6 +106,12 @@ class PrivateGradient:
         if not self.privacy.multiplier:
             return None
         return torch.from_numpy(rng.standard_normal(self.length)).to(self._noise_type)
+
+    def blank_noise(self) -> Tensor | None:
+        """No noise yet: a tensor like that of `draw_noise`, on the model's device; None if the multiplier is 0."""
+        if not self.privacy.multiplier:
+            return None
+        return torch.zeros(self.length, dtype=self._noise_type, device=self._sum.device)
 
     def _loss_of_one(self, parameters: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Tensor:
         return self._loss(self._outputs(inputs.unsqueeze(0), parameters), target.unsqueeze(0))
