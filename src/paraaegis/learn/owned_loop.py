@@ -95,7 +95,7 @@ class OwnedLoop:
         """The steps of a round with DP-SGD."""
         rng, device, seen = draw(number), next(model.parameters()).device, 0
         size, dataset = self._loader.batch_size or 1, self._loader.dataset
-        gradient.losses.zero_()
+        gradient.begin()
         for rows in list(poisson(self.samples, gradient.privacy, rng)):
             for piece in np.array_split(rows, range(size, len(rows), size)) if len(rows) else []:
                 inputs, targets = self._loader.collate_fn([dataset[row] for row in piece.tolist()])

@@ -45,7 +45,7 @@ class PrivateGradient:
         outputs: Callable[[Tensor, dict[str, Tensor]], Tensor],
     ) -> None:
         check_layers(model)
-        self.privacy, self._outputs, self._loss = privacy, outputs, loss
+        self._model, self.privacy, self._outputs, self._loss = model, privacy, outputs, loss
         self._parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
         first = next(iter(self._parameters.values()))
         self.length = sum(one.numel() for one in self._parameters.values())
@@ -55,6 +55,11 @@ class PrivateGradient:
         self.losses = torch.zeros((), device=first.device, dtype=self._noise_type)  # of all samples so far
         self._each = vmap(grad_and_value(self._loss_of_one), (None, 0, 0), randomness="different")
 
+    def begin(self) -> None:
+        """Begin a round: drop what an interrupted one may have left in the sum, which a step's noise must not cover."""
+        self._sum.zero_()
+        self.losses.zero_()
+
     @torch.no_grad()
     def add(self, inputs: Tensor, targets: Tensor, counted: Tensor | None = None) -> None:
         """Add the clipped gradients of some samples; those that are not `counted` are padding.
@@ -63,6 +68,7 @@ class PrivateGradient:
         """
         parameters = {name: one.detach() for name, one in self._parameters.items()}
         gradients, losses = self._each(parameters, inputs, targets)
+        check_kept(self._model)
         self._gather(gradients, losses, counted)
 
     def _gather(self, gradients: Mapping[str, Tensor], losses: Tensor, counted: Tensor | None) -> None:
@@ -104,6 +110,29 @@ class PrivateGradient:
 
     def _loss_of_one(self, parameters: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Tensor:
         return self._loss(self._outputs(inputs.unsqueeze(0), parameters), target.unsqueeze(0))
+
+
+def check_kept(model: nn.Module) -> None:
+    """Refuse a model that kept part of its samples, since later gradients would then depend on more than one sample."""
+    for name, layer in model.named_modules():
+        for attribute, value in {**layer._buffers, **vars(layer)}.items():
+            if any(map(torch._C._functorch.is_functorch_wrapped_tensor, _tensors(value))):
+                raise ConfigError(
+                    f'privacy.unit = "record" needs gradients of single samples, but {name or "the model"} (a '
+                    f"{type(layer).__name__}) keeps what its forward computed in self.{attribute}, where the next "
+                    "samples would meet it; use a local variable instead"
+                )
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    """The tensors in an attribute of a layer."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, (list, tuple, set)):
+        for one in value:
+            yield from _tensors(one)
 
 
 def check_layers(model: nn.Module) -> None:

@@ -120,7 +120,7 @@ class TorchLearner:
 
     def _train_privately(self, gradient: PrivateGradient, number: int) -> Metrics:
         rng, seen = self._batches(number), 0
-        gradient.losses.zero_()
+        gradient.begin()
         for rows in list(poisson(self.samples, gradient.privacy, rng)):
             crops = self._crops(len(rows), rng)
             for start in range(0, len(rows), self._batch):
