@@ -118,7 +118,7 @@ def check_kept(model: nn.Module) -> None:
         for attribute, value in {**layer._buffers, **vars(layer)}.items():
             if any(map(torch._C._functorch.is_functorch_wrapped_tensor, _tensors(value))):
                 raise ConfigError(
-                    f'privacy.unit = "record" needs gradients of single samples, but {name or "the model"} (a '
+                    f'privacy.unit = "record" needs gradients of single samples, but {_named(name)} ('
                     f"{type(layer).__name__}) keeps what its forward computed in self.{attribute}, where the next "
                     "samples would meet it; use a local variable instead"
                 )
@@ -135,13 +135,17 @@ def _tensors(value: object) -> Iterator[Tensor]:
             yield from _tensors(one)
 
 
+def _named(layer: str) -> str:
+    return f"the model's layer {layer!r}" if layer else "the model"
+
+
 def check_layers(model: nn.Module) -> None:
     """Refuse layers that mix the samples of a batch."""
     for name, layer in model.named_modules():
         tracks = getattr(layer, "track_running_stats", False)
         if isinstance(layer, _BATCH_NORM) or tracks:
             raise ConfigError(
-                f'privacy.unit = "record" needs gradients of single samples, but {name or "the model"} is a '
+                f'privacy.unit = "record" needs gradients of single samples, but {_named(name)} is a '
                 f"{type(layer).__name__}, which mixes the samples of a batch and keeps statistics of them; use "
                 "GroupNorm instead: nn.GroupNorm(groups, channels), or one of the models cnn-gn and resnet18-gn"
             )

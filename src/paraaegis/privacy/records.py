@@ -229,9 +229,9 @@ def _epsilon(steps: tuple[tuple[Step, int], ...], delta: float, group: int) -> f
 
 def check_delta(config: Config, client: str, samples: int) -> None:
     """Refuse a δ with which publishing a few whole records would count as private."""
-    limit = 1 / (10 * samples)
+    limit = 1 / (10 * samples)  # shown rounded down
     if config.privacy.unit == "record" and config.privacy.delta > limit:
         raise PrivacyError(
-            f"privacy.delta must be at most 1/(10 · {samples}) = {limit:.3g} for {client}, which has "
+            f"privacy.delta must be at most 1/(10 · {samples}) = {0.995 * limit:.3g} for {client}, which has "
             f'{plural(samples, "sample")}, with privacy.unit = "record"; got {config.privacy.delta:g}'
         )

@@ -167,8 +167,8 @@ def protect_records(client: str, learner: Learner, privacy: RecordPrivacy | None
             protect(privacy, draw)
     elif privacy is not None and getattr(learner, "record_privacy", None) != privacy:  # nor was it built so
         raise ConfigError(
-            f'privacy.unit = "record" needs a training loop of this library, but the learner of {client} is a '
-            f"{type(learner).__name__} with its own; use torch_learner(model, data=...)"
+            f'privacy.unit = "record" needs the training loop of this library, but the learner of {client} (a '
+            f"{type(learner).__name__}) has its own; use torch_learner(model, data=...)"
         )
 
 
