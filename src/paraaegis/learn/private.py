@@ -116,12 +116,22 @@ def check_kept(model: nn.Module) -> None:
     """Refuse a model that kept part of its samples, since later gradients would then depend on more than one sample."""
     for name, layer in model.named_modules():
         for attribute, value in {**layer._buffers, **vars(layer)}.items():
-            if any(map(torch._C._functorch.is_functorch_wrapped_tensor, _tensors(value))):
+            if any(map(_of_samples, _tensors(value))):
                 raise ConfigError(
                     f'privacy.unit = "record" needs gradients of single samples, but {_named(name)} ('
                     f"{type(layer).__name__}) keeps what its forward computed in self.{attribute}, where the next "
                     "samples would meet it; use a local variable instead"
                 )
+
+
+def _of_samples(tensor: Tensor) -> bool:
+    """Whether a tensor that a transformed function kept has a value per sample; others were only computed inside it."""
+    transforms = torch._C._functorch
+    while transforms.is_functorch_wrapped_tensor(tensor):
+        if transforms.is_batchedtensor(tensor):
+            return True
+        tensor = transforms.get_unwrapped(tensor)
+    return False
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
