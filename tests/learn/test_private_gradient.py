@@ -37,7 +37,7 @@ def with_clip(kind, clip):
     clip=st.sampled_from([1e-10, 1e-6, 0.1, 1.0, 30.0]),
     scale=st.sampled_from([0.0, 1e-20, 1.0, 1e5, 1e15, 1e30, 3e38, math.nan, math.inf, -math.inf]),
 )
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=80)
 def test_one_record_changes_the_sum_of_a_step_by_at_most_the_clip(kind, seed, place, clip, scale):
     gradient, (inputs, targets) = with_clip(kind, clip), images(6, seed)
     inputs[place] *= scale
@@ -141,7 +141,7 @@ def test_each_record_is_drawn_at_the_rate_and_never_twice_in_a_step(rate, count,
     assert len(steps) == 300
     assert all(len(set(rows.tolist())) == len(rows) and set(rows.tolist()) <= set(range(count)) for rows in steps)
     total = sum(map(len, steps))
-    assert 1e-9 < binom.cdf(total, 300 * count, rate) and binom.sf(total - 1, 300 * count, rate) > 1e-9
+    assert min(binom.cdf(total, 300 * count, rate), binom.sf(total - 1, 300 * count, rate)) > 1e-9
 
 
 def test_at_rate_one_every_step_has_every_record():
