@@ -95,9 +95,9 @@ def test_without_noise_and_clipping_a_built_in_model_trains_as_in_a_plain_loop(k
     inputs = torch.from_numpy(scaled.astype(np.float32)).permute(0, 3, 1, 2)
     draws = lambda number: sampled(stream(0, Purpose.RECORDS, 0, number), 40, BARE, augment)  # noqa: E731
     plain_rounds(model, make, inputs, torch.from_numpy(LABELS), draws, BARE.sample_rate, [1])
-    # Adam divides by gradients, so those near zero amplify rounding; so do pixels that tie in a maximum.
+    # Adam divides by gradients, so those near zero amplify rounding; so does the maximum of crops' equal pixels.
     near = np.isclose(weights, to_vector(model), rtol=1e-3, atol=1e-4)
-    assert near.mean() > (0.99 if optimizer == "adam" else 0.999)
+    assert near.mean() >= (0.99 if augment or optimizer == "adam" else 1.0)
 
 
 @pytest.mark.parametrize("clip", [0.05, float("inf")])
