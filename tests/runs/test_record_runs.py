@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from paraaegis.config import make_config
-from paraaegis.errors import ConfigError, PrivacyError, RunError
+from paraaegis.errors import ConfigError, LearnerError, PrivacyError, RunError
+from paraaegis.learn.attach import TorchAttachment
 from paraaegis.privacy.ledger import TRAINING, read_ledger
 from paraaegis.privacy.records import record_privacy
 from paraaegis.runs.run import federate
@@ -97,16 +98,26 @@ def test_a_resumed_run_ends_with_the_same_bits_and_is_charged_once(method, tmp_p
     assert len(charged) == 9
 
 
-def test_with_secret_noise_a_round_trained_again_is_charged_again_and_the_budget_then_ends_the_run(tmp_path):
-    with pytest.raises(StoppedError):
-        run(tmp_path, "fedavg", "privacy.noise=secret", on_record=stop_at(2))
-    records = []
-    result = run(tmp_path, "fedavg", "privacy.noise=secret", on_record=records.append)
-    trained = [(one.round, one.attempt) for one in lines_of(tmp_path) if (one.what, one.client) == (TRAINING, "client-0")]
+def test_a_round_trained_again_with_secret_noise_is_charged_again_and_the_spent_budget_ends_the_run(
+    tmp_path, monkeypatch
+):
+    train = TorchAttachment.train
+
+    def interrupted(learner, weights, number):
+        return train(learner, weights, number) if number == 1 else 1 / 0
+
+    monkeypatch.setattr(TorchAttachment, "train", interrupted)
+    with pytest.raises(LearnerError):
+        run(tmp_path, "fedavg", "privacy.noise=secret", "engine.workers=1")
+    monkeypatch.setattr(TorchAttachment, "train", train)
+    result = run(tmp_path, "fedavg", "privacy.noise=secret")
+    trained = [
+        (one.round, one.attempt) for one in lines_of(tmp_path) if (one.what, one.client) == (TRAINING, "client-0")
+    ]
     assert trained == [(1, 0), (2, 0), (2, 1)]  # what the budget of three rounds pays
-    assert "the privacy budget of client-0 is spent: ε = 8 of 8 at δ = 0.001 (unit: record)" in str(records[-1])
-    assert "training in round 3 would make it" in str(records[-1])
-    assert result.rounds == 3
+    assert result.rounds == 2
+    assert "the privacy budget of client-0 is spent: ε = 7.998 of 8 at δ = 0.001 (unit: record)" in result.stopped
+    assert "training in round 3 would make it" in result.stopped
 
 
 def test_two_runs_with_secret_noise_differ_and_two_seeded_ones_do_not(tmp_path):
@@ -199,7 +210,7 @@ def test_a_learner_of_another_unit_is_set_back(tmp_path):
 
 
 def test_a_delta_too_large_for_the_largest_client_is_refused(tmp_path):
-    with pytest.raises(PrivacyError, match=r"at most 1/\(10 · 30\) = 0\.00332 for client-0"):
+    with pytest.raises(PrivacyError, match=r"at most 1/\(10 · 60\) = 0\.00166 for client-0"):
         run(tmp_path, "fedavg", "privacy.delta=0.01")
 
 
