@@ -18,6 +18,7 @@ from paraaegis.launch import run
 from paraaegis.methods import REFERENCE
 from paraaegis.metrics import ACCURACY, choose, lower_is_better, scaled
 from paraaegis.planning.cost import priced_as
+from paraaegis.privacy.records import Step, epsilon_of_steps, record_privacy
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.guarantees import run_guarantees
@@ -71,7 +72,7 @@ def run_pilot(
     It compares this metric, by default accuracy or the first that is reported. `run_one` runs a configuration in a
     folder; with learners of your own, let it call `federate`.
     """
-    short = _shortened(config, rounds)
+    short = _with_training_of(_shortened(config, rounds), config)
     bare = msgspec.structs.replace(
         short,
         protect=msgspec.structs.replace(config.protect, carry=False),
@@ -132,6 +133,17 @@ def _with_noise_of(short: Config, whole: Config) -> Config:
     noise = run_guarantees(whole)
     sigma = noise.sigma * whole.privacy.clip / noise.clip if noise.clip else 0.0  # privacy.sigma is for privacy.clip
     return msgspec.structs.replace(short, privacy=msgspec.structs.replace(short.privacy, sigma=sigma))
+
+
+def _with_training_of(short: Config, whole: Config) -> Config:
+    """A short run whose DP-SGD, if there is any, has the noise of the whole one's: for the ε of its fewer steps."""
+    training, privacy = record_privacy(whole), short.privacy
+    if training is None or not training.multiplier:
+        return short
+    steps = training.steps * (privacy.participations or short.federation.rounds)
+    step = Step(training.sample_rate, training.multiplier)
+    epsilon = epsilon_of_steps([(step, steps)], privacy.delta, privacy.group)
+    return msgspec.structs.replace(short, privacy=msgspec.structs.replace(privacy, epsilon=epsilon))
 
 
 def _fewest_samples(run: Path, config: Config) -> int:
