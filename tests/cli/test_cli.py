@@ -144,4 +144,4 @@ def test_settings_lists_every_key_with_its_default(monkeypatch, capsys):
 
 def test_help_says_what_an_argument_is(monkeypatch, capsys):
     _, out, _ = told(monkeypatch, capsys, "audit", "--help")
-    assert "A TOML file. Without it and --set, every noised method is audited." in out
+    assert "A TOML file. Without it and --set, every noised method and record-level DP are audited." in out

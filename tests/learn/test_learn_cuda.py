@@ -9,21 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from learners import Exact, close, cuda, learner, on_each_device, rounds
 from paraaegis.config import make_config
 from paraaegis.errors import RunError, UpdateError
 from paraaegis.learn.cuda import CudaLearner, take_turns
-from paraaegis.learn.models import build
 from paraaegis.learn.train import TorchLearner
 from paraaegis.runs.experiment import at_a_time, torch_experiment
-from paraaegis.seeds import Purpose, stream
 from paraaegis.types import Learner
-
-RNG = np.random.default_rng(0)
-LABELS = RNG.integers(0, 10, 45)
-IMAGES = (RNG.integers(0, 200, (45, 16, 16, 3)) + 5 * LABELS[:, None, None, None]).astype(np.uint8)
-
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=cuda)])
 
 
 @pytest.fixture(autouse=True)
@@ -33,43 +25,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-class Exact(CudaLearner):
-    """In float32 on CUDA too, to compare with the plain learner."""
-
-    precision = torch.float32
-
-
-def learner(kind=Exact, model="cnn", count=45, client=0, **changes):
-    settings = {
-        "model": build(model, (16, 16, 3), 10, 0),
-        "images": IMAGES[:count],
-        "labels": LABELS[:count],
-        "test": (IMAGES, LABELS),
-        "epochs": 2,
-        "batch": 8,
-        "optimizer": "sgd",
-        "lr": 0.01,
-        "momentum": 0.9,
-        "augment": True,
-        "mean": (0.5, 0.4, 0.3),
-        "std": (0.2, 0.3, 0.4),
-        "batches": lambda number: stream(0, Purpose.BATCHES, client, number),
-        "device": "cpu",
-    }
-    return kind(**(settings | changes))
-
-
-def rounds(subject, weights, numbers):
-    for number in numbers:
-        weights, _ = subject.train(weights, number)
-    return weights
-
-
-def close(a, b, device="cpu"):
-    """On CUDA, convolutions may be summed in another order, and in TF32."""
-    return np.linalg.norm(a - b) <= (1e-6 if device == "cpu" else 5e-3) * np.linalg.norm(b)
 
 
 @on_each_device

@@ -13,7 +13,7 @@ from paraaegis.learn.models import MODELS, build
 from paraaegis.learn.train import from_vector, to_vector
 from paraaegis.learn.vector import save_state
 
-SHAPES = {"mlp": (8, 8, 1), "cnn": (8, 8, 1), "resnet18": (32, 32, 3), "cnn-gn": (8, 8, 1), "resnet18-gn": (32, 32, 3)}
+SHAPES = {name: (32, 32, 3) if "resnet" in name else (8, 8, 1) for name in MODELS}
 
 
 def count(model):
@@ -88,7 +88,7 @@ def test_a_fresh_model_has_weights_of_the_usual_scale():
 
 
 def test_an_unknown_model_or_a_tiny_image_is_refused():
-    with pytest.raises(ConfigError, match="mlp, cnn, resnet18, cnn-gn, resnet18-gn, got 'vgg'"):
+    with pytest.raises(ConfigError, match="mlp, cnn, resnet18, cnn-tanh, cnn-gn, resnet18-gn, got 'vgg'"):
         build("vgg", (8, 8, 1), 10, 0)
     with pytest.raises(ConfigError, match="at least 8×8 pixels, got 7×9"):
         build("cnn", (7, 9, 1), 10, 0)

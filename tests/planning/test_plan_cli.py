@@ -103,7 +103,7 @@ def test_a_plan_is_written_as_a_configuration_that_can_be_run(typed, tmp_path):
         (("--bandwidth", "-5"), "--bandwidth must be above 0, got -5"),
         (
             ("--model", "gpt"),
-            "--model must be a number of values or one of mlp, cnn, resnet18, cnn-gn, resnet18-gn, got 'gpt'",
+            "--model must be a number of values or one of mlp, cnn, resnet18, cnn-tanh, cnn-gn, resnet18-gn, got 'gpt'",
         ),
         (("--method", "fedavg"), "a ratio can be planned for"),
         (("--clients", "0"), "'--clients'"),

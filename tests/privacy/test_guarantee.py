@@ -122,8 +122,8 @@ def test_an_update_without_any_noise_voids_the_epsilon_of_the_others_and_says_so
 
 
 def test_noise_too_small_for_the_distributions_is_added_up():
-    steps = [(Step(0.25, 2.0), 4), (Step(1.0, 0.05), 1)]
-    apart = epsilon_of_steps(steps[:1], 5e-6) + epsilon_of(20.0, 5e-6)
+    steps = [(Step(0.25, 2.0), 4), (Step(1.0, 0.01), 1)]
+    apart = epsilon_of_steps(steps[:1], 5e-6) + epsilon_of(100.0, 5e-6)
     assert epsilon_of_steps(steps, 1e-5) == pytest.approx(apart)
 
 

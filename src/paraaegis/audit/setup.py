@@ -33,11 +33,7 @@ HONEST = 2  # clients whose shared noise stays secret
 def audited(config: Config, rounds: int, mu: float, length: int) -> Config:
     """The same mechanism with secret noise, few clients and rounds, and a total budget of `mu` per client."""
     privacy, samples = config.privacy, max(1, config.federation.min_samples)
-    if math.isinf(privacy.epsilon) or math.isinf(privacy.clip):
-        raise ConfigError(
-            f"there is no noise to audit: privacy.epsilon and privacy.clip must be finite, got {privacy.epsilon} and "
-            f"{privacy.clip}"
-        )
+    check_finite(config)
     quorum = privacy.colluders + HONEST
     if privacy.calibration == "tight":
         epsilon = epsilon_of(mu, privacy.delta)
@@ -52,6 +48,16 @@ def audited(config: Config, rounds: int, mu: float, length: int) -> Config:
     point = msgspec.structs.replace(config, federation=federation, privacy=privacy, protect=protect)
     method_of(point).check(point, length)
     return point
+
+
+def check_finite(config: Config) -> None:
+    """Refuse a configuration without noise or clipping."""
+    privacy = config.privacy
+    if math.isinf(privacy.epsilon) or math.isinf(privacy.clip):
+        raise ConfigError(
+            f"there is no noise to audit: privacy.epsilon and privacy.clip must be finite, got {privacy.epsilon} and "
+            f"{privacy.clip}"
+        )
 
 
 class Mechanism:

@@ -25,7 +25,9 @@ app.command("plan", epilog="Example: paraaegis plan --model resnet18 --clients 1
     plan.plan
 )
 app.command("privacy", epilog="Example: paraaegis privacy --epsilon 1 --delta 1e-5 --rounds 50")(privacy.privacy)
-app.command("audit", epilog="Example: paraaegis audit configs/digits.toml --set privacy.calibration=tight")(audit.audit)
+app.command("audit", epilog="Example: paraaegis audit --set privacy.unit=record --set privacy.calibration=tight")(
+    audit.audit
+)
 app.add_typer(keys.app, name="keys", epilog="Example: paraaegis keys new federation-keys --names hospital-a,hospital-b")
 app.add_typer(federation.app, name="federation", epilog="Example: paraaegis federation up --clients 3")
 app.add_typer(bench.app, name="bench", epilog="Example: paraaegis bench vote")

@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paraaegis.cli.options import Json, Settings, chosen_config, print_json
 
+if TYPE_CHECKING:
+    from paraaegis.audit.games import Audit
+    from paraaegis.audit.records import RecordAudit
+    from paraaegis.config import Config
+
 
 def audit(
     config: Annotated[
-        Path | None, typer.Argument(help="A TOML file. Without it and --set, every noised method is audited.")
+        Path | None,
+        typer.Argument(help="A TOML file. Without it and --set, every noised method and record-level DP are audited."),
     ] = None,
     settings: Settings = None,
-    trials: Annotated[int, typer.Option(min=500, help="Games with the canary; as many are played without it.")] = 2_000,
+    trials: Annotated[
+        int,
+        typer.Option(
+            min=500, help="Games with the canary; as many are played without it. Unit record: ten canaries each."
+        ),
+    ] = 2_000,
     rounds: Annotated[
         int, typer.Option(min=0, max=1000, help="Rounds per game. 0: two, or three where noise varies by round.")
     ] = 0,
     as_json: Json = False,
 ) -> None:
-    """Try to detect a canary (an update made to be recognised) through the noise, and compare with the claim.
+    """Try to detect a canary (made to be recognised) through the noise, and compare with the claim.
 
-    Then measure clipping, noise and repeated noise on a few long updates.
+    A canary is an update or, with privacy.unit = "record", a record in a real training.
+
+    Then measure clipping, noise, repeated noise and, for records, sampling.
 
     The noise is secret, as in deployment, so no two audits give the same figures.
 
@@ -32,21 +46,54 @@ def audit(
 
     Exits with status 1 if anything contradicts a claim.
     """
-    from paraaegis.audit.games import audit as play
-    from paraaegis.audit.games import check_noised, everything
-    from paraaegis.cli.audit_text import NOTE, report
+    from paraaegis.audit import games, records
+    from paraaegis.audit.setup import check_finite
     from paraaegis.cli.display import ticking
 
-    configs = everything() if config is None and not settings else {"": chosen_config(config, settings)}
+    everything = games.everything() | records.everything()
+    configs = everything if config is None and not settings else {"": chosen_config(config, settings)}
     for one in configs.values():
-        check_noised(one, rounds)
-    audits = []
+        check_finite(one)
+        if one.privacy.unit != "record":
+            games.check_noised(one, rounds)
+    audits: list[Audit | RecordAudit] = []
     for name, one in configs.items():
-        with ticking(f"auditing {name or one.protect.method}", 2 * trials) as tick:
-            audits.append(play(one, name, trials, rounds, tick))
+        with ticking(f"auditing {name or _title(one)}", _games(one, trials)) as tick:
+            audits.append(_play(one, name, trials, rounds, tick))
     if as_json:
         print_json(audits)
     else:
-        sys.stdout.write("\n\n".join([*map(report, audits), NOTE]) + "\n")
+        sys.stdout.write(_text(audits) + "\n")
     if not all(one.passed for one in audits):
         sys.exit(1)
+
+
+def _title(config: Config) -> str:
+    from paraaegis.audit.records import LABEL
+
+    return LABEL if config.privacy.unit == "record" else config.protect.method
+
+
+def _games(config: Config, trials: int) -> int:
+    from paraaegis.audit.records import PER_TRIAL
+
+    return trials * (PER_TRIAL if config.privacy.unit == "record" else 2)
+
+
+def _play(config: Config, name: str, trials: int, rounds: int, tick: Callable[[], None]) -> Audit | RecordAudit:
+    from paraaegis.audit import games, records
+
+    play = records.audit if config.privacy.unit == "record" else games.audit
+    return play(config, name or _title(config), trials, rounds, tick)
+
+
+def _text(audits: list[Audit | RecordAudit]) -> str:
+    """All reports, and a note for each kind of audit."""
+    from paraaegis.audit.games import Audit
+    from paraaegis.cli import audit_text, record_audit_text
+
+    notes = {audit_text.NOTE if isinstance(one, Audit) else record_audit_text.NOTE: None for one in audits}
+    reports = [
+        audit_text.report(one) if isinstance(one, Audit) else record_audit_text.record_report(one) for one in audits
+    ]
+    return "\n\n".join([*reports, *notes])

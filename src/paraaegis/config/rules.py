@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from paraaegis.config.schema import Config, Privacy
 
 MOST = 1e30  # float32 soon overflows beyond it
+SMALLEST_CLIP = 1e-10  # of a gradient in float32: the squares of smaller values vanish, so their norm would be zero
+LARGEST_RECORD_DELTA = 0.1  # 1/(10 samples) of a client with a single one
+SMALLEST_RECORD_DELTA = 1e-12  # the accountant's own rounding exceeds less
 PASSED = "passed to federate"  # the `learner` of a run whose learners are objects
 
 
@@ -110,9 +113,24 @@ def _check_unit(privacy: Privacy) -> None:
             'privacy.unit = "record" needs privacy.calibration = "tight": the paper\'s formula accounts for noise on '
             "updates, not for training on records"
         )
+    _check_range(privacy)
     for key in ("sigma", "inside_clip"):
         if value := getattr(privacy, key):
             raise ConfigError(
                 f'privacy.{key} = {value:g} is noise on updates, but with privacy.unit = "record" the noise is in the '
                 f"training; leave privacy.{key} out"
             )
+
+
+def _check_range(privacy: Privacy) -> None:
+    """Refuse values that DP-SGD cannot account for."""
+    if privacy.clip < SMALLEST_CLIP:
+        raise ConfigError(
+            f'privacy.clip must be at least {SMALLEST_CLIP:g} with privacy.unit = "record", got {privacy.clip:g}: '
+            "32-bit gradients cannot be clipped to less"
+        )
+    if not SMALLEST_RECORD_DELTA <= privacy.delta <= LARGEST_RECORD_DELTA:
+        raise ConfigError(
+            f"privacy.delta must be between {SMALLEST_RECORD_DELTA:g} and {LARGEST_RECORD_DELTA:g} with privacy.unit = "
+            f'"record", and at most 1/(10 · samples) of every client; got {privacy.delta:g}'
+        )

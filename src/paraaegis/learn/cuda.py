@@ -2,22 +2,28 @@
 
 A step of ResNet-18 is 365 small kernels. Launched one by one, they leave the GPU waiting for Python; replayed
 as a graph, with several clients' graphs running concurrently, they keep it busy.
+
+With DP-SGD a step has any number of samples. One graph adds the gradients of `batch` samples, the last of them padding
+that is not counted, and is replayed until all are added; another one adds the noise and updates the model.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from paraaegis.learn.private import PrivateGradient
 from paraaegis.learn.train import TorchLearner, shuffled
 from paraaegis.learn.vector import check_length, floats
 from paraaegis.types import Arrays, Metrics, Vector
@@ -30,11 +36,22 @@ _capturing = threading.Lock()  # torch captures one graph at a time
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step for one batch size: its input tensors, and its graph if it was captured."""
+    """Work on tensors that stay where they are, and its graph if it was captured.
 
-    rows: Tensor  # (size,)
-    crops: Tensor  # (size, 2, 3), or (size, 0) without augmentation
-    graph: torch.cuda.CUDAGraph | None
+    Nothing in it may wait for the GPU.
+    """
+
+    work: Callable[..., None]
+    inputs: tuple[Tensor, ...]
+    graph: torch.cuda.CUDAGraph | None = None
+
+    @property
+    def size(self) -> int:
+        """Samples in a batch."""
+        return len(self.inputs[0]) if self.inputs else 0
+
+
+Steps: TypeAlias = dict[int | str, Step]  # by batch size, or "add" and "update" with DP-SGD
 
 
 class CudaLearner(TorchLearner):
@@ -66,25 +83,47 @@ class CudaLearner(TorchLearner):
         parts = torch.split(self._flat, [tensor.numel() for tensor in self._tensors])
         self._parts = [part.view(tensor.shape) for part, tensor in zip(parts, self._tensors, strict=True)]
         self._loss = self._zero()
-        sizes = {len(rows) for rows in shuffled(self.samples, self._batch, 1, np.random.default_rng(0))}
-        steps = [self._blank(size) for size in sorted(sizes, reverse=True)]
+        steps = self._private_steps(self._gradient) if self._gradient else self._plain_steps()
         if cuda:
             torch.cuda.synchronize(self._device)  # everything above ran on another stream
             steps = self._capture(steps)
-        self._steps = {len(step.rows): step for step in steps}
+        self._steps = steps
+
+    def _plain_steps(self) -> Steps:
+        sizes = {len(rows) for rows in shuffled(self.samples, self._batch, 1, np.random.default_rng(0))}
+        return {size: Step(self._learn, self._blank(size)) for size in sorted(sizes, reverse=True)}
+
+    def _private_steps(self, gradient: PrivateGradient) -> Steps:
+        counted = torch.ones(self._batch, device=self._device)
+        noise = gradient.blank_noise()
+        return {
+            "add": Step(partial(self._add_counted, gradient), (*self._blank(self._batch), counted)),
+            "update": Step(partial(self._update, gradient), () if noise is None else (noise,)),
+        }
 
     def train(self, weights: Vector, number: int) -> tuple[Vector, Metrics]:
         """Run all epochs of round `number` from `weights`; return the new model and the mean `loss`."""
-        drawn = list(self._draw(number))
-        rows, crops = (np.concatenate(part) for part in zip(*drawn, strict=True))
-        sizes = [len(part) for part, _ in drawn]
         with self.turns, self._own_stream():
             self._write(weights)
             self._begin(number)
-            self._loss.zero_()
-            for batch in zip(*(torch.split(self._send(part), sizes) for part in (rows, crops)), strict=True):
-                self._replay(*batch)
-            return self._read(), {"loss": self._loss.item() / len(rows)}
+            metrics = self._train_privately(self._gradient, number) if self._gradient else self._train(number)
+            return self._read(), metrics
+
+    def _train(self, number: int) -> Metrics:
+        drawn = list(self._draw(number))
+        rows, crops = (np.concatenate(part) for part in zip(*drawn, strict=True))
+        sizes = [len(part) for part, _ in drawn]
+        self._loss.zero_()
+        for batch in zip(*(torch.split(self._send(part), sizes) for part in (rows, crops)), strict=True):
+            self._replay(self._steps[len(batch[0])], *batch)
+        return {"loss": self._value(self._loss) / len(rows)}
+
+    def _add(self, _: PrivateGradient, rows: NDArray[np.int64], crops: NDArray[np.float32]) -> None:
+        counted = np.arange(self._batch) < len(rows)
+        self._replay(self._steps["add"], self._send(rows), self._send(crops), self._send(counted))
+
+    def _finish(self, _: PrivateGradient, noise: Tensor | None) -> None:
+        self._replay(self._steps["update"], *(() if noise is None else (self._send(noise.numpy()),)))
 
     def evaluate(self, weights: Vector) -> Metrics:
         """Measure `accuracy` (0..1) and mean `loss` on the test set; empty if there is none."""
@@ -104,34 +143,40 @@ class CudaLearner(TorchLearner):
     def _own_stream(self) -> AbstractContextManager[Any]:
         return torch.cuda.stream(self._stream)
 
-    def _blank(self, size: int) -> Step:
-        """Allocate the inputs of a step. All-zero crops show each image's centre."""
-        crops = torch.zeros((size, 2, 3) if self._augment else (size, 0), device=self._device)
-        return Step(torch.arange(size, device=self._device), crops, None)
+    def _blank(self, size: int) -> tuple[Tensor, Tensor]:
+        """Allocate the rows and crops of a batch. All-zero crops show each image's centre."""
+        rows = torch.arange(size, device=self._device) % self.samples
+        return rows, torch.zeros((size, 2, 3) if self._augment else (size, 0), device=self._device)
 
-    def _replay(self, rows: Tensor, crops: Tensor) -> None:
-        """Train on one batch."""
-        step = self._steps[len(rows)]
-        step.rows.copy_(rows)
-        step.crops.copy_(crops)
+    def _replay(self, step: Step, *values: Tensor) -> None:
+        """Do a step's work. A value that is shorter than the input it replaces leaves the rest as it is."""
+        for tensor, value in zip(step.inputs, values, strict=True):
+            tensor[: len(value)].copy_(value)
         if step.graph is None:
-            self._learn(step)
+            step.work(*step.inputs)
         else:
             mark = next(self._marks)
             mark.synchronize()  # of the step AHEAD steps ago: this sleeps; a full launch queue would keep a core busy
             step.graph.replay()
             mark.record(self._stream)
 
-    def _learn(self, step: Step) -> None:
-        """Train on the step's tensors. A graph captures this code, so nothing in it may wait for the GPU."""
-        self._loss += self._step(step.rows, step.crops) * len(step.rows)
+    def _learn(self, rows: Tensor, crops: Tensor) -> None:
+        """Train on one batch."""
+        self._loss += self._step(rows, crops) * len(rows)
 
-    def _capture(self, blanks: list[Step]) -> list[Step]:
-        """Capture one graph per batch size, then restore the learner's state."""
+    def _add_counted(self, gradient: PrivateGradient, rows: Tensor, crops: Tensor, counted: Tensor) -> None:
+        gradient.add(self._inputs(rows, crops), self._labels[rows], counted)
+
+    def _update(self, gradient: PrivateGradient, noise: Tensor | None = None) -> None:
+        self._optimizer.zero_grad()  # so that a graph has gradients of its own
+        super()._finish(gradient, noise)
+
+    def _capture(self, blanks: Steps) -> Steps:
+        """Capture each step as a graph, then restore the learner's state."""
         pool = torch.cuda.graph_pool_handle()  # shared by all of them, since they never run at the same time
-        with _capturing, self._own_stream():
+        with _capturing, _no_collection(), self._own_stream():
             before = super().state()
-            steps = [Step(blank.rows, blank.crops, self._graph(blank, pool)) for blank in blanks]
+            steps = {key: replace(blank, graph=self._graph(blank, pool)) for key, blank in blanks.items()}
             self._optimizer.zero_grad()
             self._write(self._initial)
             super().load(before)
@@ -140,14 +185,14 @@ class CudaLearner(TorchLearner):
 
     def _graph(self, step: Step, pool: Any) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        with _cudnn_benchmark(len(step.rows) == self._batch):  # takes seconds, so not for a smaller last batch
+        with _cudnn_benchmark(step.size == self._batch):  # takes seconds, so not for a smaller last batch
             self._model.train()
             self._allow_capture(False)  # otherwise torch warns about the steps that are not captured
             for _ in range(WARM_UP):
-                self._learn(step)
+                step.work(*step.inputs)
             self._allow_capture(True)
             with torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"):
-                self._learn(step)
+                step.work(*step.inputs)
         return graph
 
     def _allow_capture(self, allowed: bool) -> None:
@@ -155,7 +200,9 @@ class CudaLearner(TorchLearner):
             group["capturable"] = allowed  # Adam requires it; the fused kernel computes the same either way
 
     def _logits(self, images: Tensor, parameters: dict[str, Tensor] | None = None) -> Tensor:
-        images = images.to(self._dtype, memory_format=torch.channels_last)
+        if parameters is None:  # not under vmap, where an image has no batch dimension that could be laid out
+            images = images.to(memory_format=torch.channels_last)
+        images = images.to(self._dtype)
         with torch.autocast(self._device.type, self._dtype, self._dtype != torch.float32, cache_enabled=False):
             return super()._logits(images, parameters).float()
 
@@ -171,12 +218,20 @@ class CudaLearner(TorchLearner):
         """Wait for the stream and copy the model."""
         torch._foreach_copy_(self._parts, self._tensors)
         self._host.copy_(self._flat, non_blocking=True)
+        self._wait()
+        vector: Vector = self._host.numpy().copy()
+        return vector
+
+    def _value(self, total: Tensor) -> float:
+        self._wait()
+        return super()._value(total)
+
+    def _wait(self) -> None:
+        """Sleep until the stream's work is done; reading a tensor would keep a core busy."""
         if self._stream is not None:
             mark = next(self._marks)
             mark.record(self._stream)
             mark.synchronize()
-        vector: Vector = self._host.numpy().copy()
-        return vector
 
     def _send(self, array: NDArray[Any]) -> Tensor:
         """Copy to the GPU without waiting."""
@@ -191,6 +246,18 @@ def take_turns(learners: Iterable[CudaLearner], most: int) -> None:
     turns = threading.BoundedSemaphore(most)
     for learner in learners:
         learner.turns = turns
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector from freeing an earlier learner's graphs, which would invalidate a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

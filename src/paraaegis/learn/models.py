@@ -95,6 +95,17 @@ def cnn(shape: Shape, classes: int, norm: Norm = nn.BatchNorm2d) -> nn.Module:
     )
 
 
+def cnn_tanh(shape: Shape, classes: int) -> nn.Module:
+    """The network of Papernot et al. (2020) for DP-SGD: pairs of convolutions with tanh, without normalisation."""
+    layers: list[nn.Module] = []
+    inputs = shape[2]
+    for width, pool in ((32, nn.AvgPool2d(2)), (64, nn.AvgPool2d(2)), (128, nn.AdaptiveAvgPool2d(4))):
+        layers += [nn.Conv2d(inputs, width, 3, padding=1), nn.Tanh(), nn.Conv2d(width, width, 3, padding=1), nn.Tanh()]
+        layers.append(pool)
+        inputs = width
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(inputs * 4 * 4, 128), nn.Tanh(), nn.Linear(128, classes))
+
+
 def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
@@ -154,6 +165,7 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
     "resnet18": resnet18,
+    "cnn-tanh": cnn_tanh,
     "cnn-gn": partial(cnn, norm=group_norm),
     "resnet18-gn": partial(resnet18, norm=group_norm),
 }

@@ -89,13 +89,15 @@ class OwnedLoop:
             found: Tensor = functional_call(model, parameters, inputs)
             return found
 
+        self.optimizer.state.clear()  # of training without DP-SGD, if there was any
         self._private = PrivateGradient(model, self._loss, privacy, self.samples, outputs), draw
 
     def _run_privately(self, gradient: PrivateGradient, draw: Draw, model: nn.Module, number: int) -> Metrics:
         """The steps of a round with DP-SGD."""
         rng, device, seen = draw(number), next(model.parameters()).device, 0
+        torch.manual_seed(int(rng.integers(2**63)))  # of dropout and transforms, which nobody may foresee either
         size, dataset = self._loader.batch_size or 1, self._loader.dataset
-        gradient.losses.zero_()
+        gradient.begin()
         for rows in list(poisson(self.samples, gradient.privacy, rng)):
             for piece in np.array_split(rows, range(size, len(rows), size)) if len(rows) else []:
                 inputs, targets = self._loader.collate_fn([dataset[row] for row in piece.tolist()])

@@ -45,7 +45,7 @@ class PrivateGradient:
         outputs: Callable[[Tensor, dict[str, Tensor]], Tensor],
     ) -> None:
         check_layers(model)
-        self.privacy, self._outputs, self._loss = privacy, outputs, loss
+        self._model, self.privacy, self._outputs, self._loss = model, privacy, outputs, loss
         self._parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
         first = next(iter(self._parameters.values()))
         self.length = sum(one.numel() for one in self._parameters.values())
@@ -55,6 +55,11 @@ class PrivateGradient:
         self.losses = torch.zeros((), device=first.device, dtype=self._noise_type)  # of all samples so far
         self._each = vmap(grad_and_value(self._loss_of_one), (None, 0, 0), randomness="different")
 
+    def begin(self) -> None:
+        """Begin a round: drop what an interrupted one may have left in the sum, which a step's noise must not cover."""
+        self._sum.zero_()
+        self.losses.zero_()
+
     @torch.no_grad()
     def add(self, inputs: Tensor, targets: Tensor, counted: Tensor | None = None) -> None:
         """Add the clipped gradients of some samples; those that are not `counted` are padding.
@@ -63,6 +68,7 @@ class PrivateGradient:
         """
         parameters = {name: one.detach() for name, one in self._parameters.items()}
         gradients, losses = self._each(parameters, inputs, targets)
+        check_kept(self._model)
         self._gather(gradients, losses, counted)
 
     def _gather(self, gradients: Mapping[str, Tensor], losses: Tensor, counted: Tensor | None) -> None:
@@ -102,8 +108,51 @@ class PrivateGradient:
             return None
         return torch.from_numpy(rng.standard_normal(self.length)).to(self._noise_type)
 
+    def blank_noise(self) -> Tensor | None:
+        """No noise yet: a tensor like that of `draw_noise`, on the model's device; None if the multiplier is 0."""
+        if not self.privacy.multiplier:
+            return None
+        return torch.zeros(self.length, dtype=self._noise_type, device=self._sum.device)
+
     def _loss_of_one(self, parameters: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Tensor:
         return self._loss(self._outputs(inputs.unsqueeze(0), parameters), target.unsqueeze(0))
+
+
+def check_kept(model: nn.Module) -> None:
+    """Refuse a model that kept part of its samples, since later gradients would then depend on more than one sample."""
+    for name, layer in model.named_modules():
+        for attribute, value in {**layer._buffers, **vars(layer)}.items():
+            if any(map(_of_samples, _tensors(value))):
+                raise ConfigError(
+                    f'privacy.unit = "record" needs gradients of single samples, but {_named(name)} ('
+                    f"{type(layer).__name__}) keeps what its forward computed in self.{attribute}, where the next "
+                    "samples would meet it; use a local variable instead"
+                )
+
+
+def _of_samples(tensor: Tensor) -> bool:
+    """Whether a tensor that a transformed function kept has a value per sample; others were only computed inside it."""
+    transforms = torch._C._functorch
+    while transforms.is_functorch_wrapped_tensor(tensor):
+        if transforms.is_batchedtensor(tensor):
+            return True
+        tensor = transforms.get_unwrapped(tensor)
+    return False
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    """The tensors in an attribute of a layer."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, (list, tuple, set)):
+        for one in value:
+            yield from _tensors(one)
+
+
+def _named(layer: str) -> str:
+    return f"the model's layer {layer!r}" if layer else "the model"
 
 
 def check_layers(model: nn.Module) -> None:
@@ -112,7 +161,7 @@ def check_layers(model: nn.Module) -> None:
         tracks = getattr(layer, "track_running_stats", False)
         if isinstance(layer, _BATCH_NORM) or tracks:
             raise ConfigError(
-                f'privacy.unit = "record" needs gradients of single samples, but the layer {name!r} is a '
+                f'privacy.unit = "record" needs gradients of single samples, but {_named(name)} is a '
                 f"{type(layer).__name__}, which mixes the samples of a batch and keeps statistics of them; use "
                 "GroupNorm instead: nn.GroupNorm(groups, channels), or one of the models cnn-gn and resnet18-gn"
             )

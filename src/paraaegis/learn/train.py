@@ -93,9 +93,9 @@ class TorchLearner:
         self._scale = self._channels(1 / (255 * np.array(std)))
         self._shift = self._channels(-np.array(mean) / np.array(std))
         self.record_privacy = record_privacy
-        self._gradient = record_privacy and PrivateGradient(
-            self._model, F.cross_entropy, record_privacy, self.samples, self._logits
-        )
+        self._gradient: PrivateGradient | None = None
+        if record_privacy is not None:
+            self._gradient = PrivateGradient(self._model, F.cross_entropy, record_privacy, self.samples, self._logits)
         self._prepare()
 
     def initial(self) -> Vector:
@@ -116,19 +116,19 @@ class TorchLearner:
         for rows, crops in self._draw(number):
             total += self._step(self._put(rows), self._put(crops)) * len(rows)
             seen += len(rows)
-        return {"loss": total.item() / seen}
+        return {"loss": self._value(total) / seen}
 
     def _train_privately(self, gradient: PrivateGradient, number: int) -> Metrics:
         rng, seen = self._batches(number), 0
-        gradient.losses.zero_()
+        gradient.begin()
         for rows in list(poisson(self.samples, gradient.privacy, rng)):
             crops = self._crops(len(rows), rng)
             for start in range(0, len(rows), self._batch):
                 piece = slice(start, start + self._batch)
-                self._add(gradient, self._put(rows[piece]), self._put(crops[piece]))
+                self._add(gradient, rows[piece], crops[piece])
             self._finish(gradient, gradient.draw_noise(rng))
             seen += len(rows)
-        return {"loss": gradient.losses.item() / seen} if seen else {}
+        return {"loss": self._value(gradient.losses) / seen} if seen else {}
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:
         """Add `server_lr` times `delta` to `weights`, and clamp BatchNorm's variances at zero.
@@ -197,9 +197,10 @@ class TorchLearner:
     def _crops(self, count: int, rng: np.random.Generator) -> NDArray[np.float32]:
         return draw_crops(count, rng) if self._augment else np.empty((count, 0), np.float32)
 
-    def _add(self, gradient: PrivateGradient, rows: Tensor, crops: Tensor) -> None:
-        """Add the gradients of the samples at `rows` to a step with DP-SGD."""
-        gradient.add(self._inputs(rows, crops), self._labels[rows])
+    def _add(self, gradient: PrivateGradient, rows: NDArray[np.int64], crops: NDArray[np.float32]) -> None:
+        """Add the gradients of at most `batch` samples to a step with DP-SGD."""
+        where = self._put(rows)
+        gradient.add(self._inputs(where, self._put(crops)), self._labels[where])
 
     def _finish(self, gradient: PrivateGradient, noise: Tensor | None) -> None:
         """Take a step with DP-SGD."""
@@ -231,6 +232,9 @@ class TorchLearner:
 
     def _zero(self) -> Tensor:
         return torch.zeros((), dtype=self._sum_type, device=self._device)
+
+    def _value(self, total: Tensor) -> float:
+        return float(total.item())
 
     def _normal(self, images: Tensor) -> Tensor:
         """Convert uint8 NHWC to normalised float32 NCHW."""

@@ -12,7 +12,7 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from paraaegis.config import Config, Privacy
+from paraaegis.config import Config
 from paraaegis.errors import RunError, UpdateError
 from paraaegis.launch import run
 from paraaegis.methods import REFERENCE
@@ -22,7 +22,6 @@ from paraaegis.privacy.records import Step, epsilon_of_steps, record_privacy
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.guarantees import run_guarantees
-from paraaegis.types import RecordPrivacy
 
 RATIOS = (0.01, 0.05, 0.2)
 
@@ -79,7 +78,7 @@ def run_pilot(
     It compares this metric, by default accuracy or the first that is reported. `run_one` runs a configuration in a
     folder; with learners of your own, let it call `federate`.
     """
-    short = _shortened(config, rounds)
+    short = _with_training_of(_shortened(config, rounds), config)
     bare = msgspec.structs.replace(
         short,
         protect=msgspec.structs.replace(config.protect, carry=False),
@@ -127,7 +126,8 @@ def try_out(
     progress(f"{config.protect.method}, unit {config.privacy.unit}")
     whole = informed(config, pilot.min_samples)
     with tempfile.TemporaryDirectory(prefix="paraaegis-pilot-") as place, suppress(UpdateError):
-        run_one(_with_noise_of(_shortened(whole, pilot.rounds), whole), Path(place) / "run")
+        short = _with_training_of(_shortened(whole, pilot.rounds), whole)
+        run_one(_with_noise_of(short, whole), Path(place) / "run")
         reached = _final(RunFolder(Path(place) / "run").read_records(), pilot.metric)
         if not math.isnan(reached):
             return reached
@@ -151,20 +151,20 @@ def _shortened(config: Config, rounds: int) -> Config:
 
 def _with_noise_of(short: Config, whole: Config) -> Config:
     """A short run with the noise of the whole one."""
-    if (training := record_privacy(whole)) is not None:
-        return msgspec.structs.replace(short, privacy=_short_budget(short, training))
     noise = run_guarantees(whole)
     sigma = noise.sigma * whole.privacy.clip / noise.clip if noise.clip else 0.0  # privacy.sigma is for privacy.clip
     return msgspec.structs.replace(short, privacy=msgspec.structs.replace(short.privacy, sigma=sigma))
 
 
-def _short_budget(short: Config, training: RecordPrivacy) -> Privacy:
-    """What a short run spends if its training has this noise."""
-    if not training.multiplier:
-        return short.privacy
-    steps = Step(training.sample_rate, training.multiplier), training.steps * short.federation.rounds
-    spent = epsilon_of_steps([steps], short.privacy.delta, short.privacy.group)
-    return msgspec.structs.replace(short.privacy, epsilon=spent)
+def _with_training_of(short: Config, whole: Config) -> Config:
+    """A short run whose DP-SGD, if there is any, has the noise of the whole one's: for the ε of its fewer steps."""
+    training, privacy = record_privacy(whole), short.privacy
+    if training is None or not training.multiplier:
+        return short
+    steps = training.steps * (privacy.participations or short.federation.rounds)
+    step = Step(training.sample_rate, training.multiplier)
+    epsilon = epsilon_of_steps([(step, steps)], privacy.delta, privacy.group)
+    return msgspec.structs.replace(short, privacy=msgspec.structs.replace(privacy, epsilon=epsilon))
 
 
 def _fewest_samples(run: Path, config: Config) -> int:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from typing import Any, TypeAlias
 
 from paraaegis.config import Config
@@ -25,8 +26,9 @@ from paraaegis.types import RecordPrivacy
 LARGEST_EPSILON = 50.0
 LARGEST_MULTIPLIER = 1e4
 _INTERVAL = 1e-3  # of the privacy loss; the distributions are rounded up, so ε is never too small
-_LARGEST_MU = 4.0
+_INTERVAL_OF_GROUPS = 5e-3  # mixtures take three times as long to compute; ε grows by less than a thousandth
 _DIGITS = 4  # of the noise multiplier, rounded up
+_HUGE = 1e3  # an ε that protects nobody
 
 
 @dataclass(frozen=True, order=True)
@@ -67,10 +69,15 @@ def multiplier_for(epsilon: float, delta: float, sample_rate: float, steps: int,
             "protects nobody. Set privacy.epsilon = inf to train without noise"
         )
 
-    def fits(multiplier: float) -> bool:
-        return epsilon_of_steps([(Step(sample_rate, multiplier), steps)], delta, group) <= epsilon
+    from scipy.optimize import brentq
 
-    high = 1.0
+    def excess(multiplier: float) -> float:
+        return min(_epsilon(((Step(sample_rate, multiplier), steps),), delta, group), _HUGE) - epsilon
+
+    def fits(multiplier: float) -> bool:
+        return excess(multiplier) <= 0
+
+    high = float(group)
     while not fits(high):
         high *= 2
         if high > LARGEST_MULTIPLIER:
@@ -82,42 +89,54 @@ def multiplier_for(epsilon: float, delta: float, sample_rate: float, steps: int,
     low = high / 2
     while fits(low):
         low, high = low / 2, low
-    while high - low > low * 10.0**-_DIGITS / 2:
-        middle = (low + high) / 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    unit = 10.0 ** (math.floor(math.log10(high)) + 1 - _DIGITS)
-    return float(f"{math.ceil(high / unit - 1e-9) * unit:.{_DIGITS}g}")
+    root = brentq(excess, low, high, xtol=1e-12, rtol=10.0 ** -(_DIGITS + 1))
+    unit = 10.0 ** (math.floor(math.log10(root)) + 1 - _DIGITS)
+    rounded = (float(f"{units * unit:.{_DIGITS}g}") for units in count(math.ceil(root / unit)))
+    return next(filter(fits, rounded))
 
 
 def epsilon_of_steps(steps: Sequence[tuple[Step, int]], delta: float, group: int = 1) -> float:
     """The ε at `delta` of all these steps together, each with how often it was taken; infinite without noise."""
     if any(step.multiplier <= 0 for step, _ in steps):
         return math.inf
-    mu = math.sqrt(sum(count * (group / step.multiplier) ** 2 for step, count in steps if step.sample_rate == 1))
-    sampled = [(step, count) for step, count in steps if step.sample_rate < 1]
+    mu, sampled = _apart(steps, group)
     if not sampled:
         return epsilon_of(mu, delta)
-    if mu > _LARGEST_MU:  # too much for the distributions below
+    if epsilon_of(mu, delta) > _HUGE:  # no distribution of that width fits in memory, so the two are added instead
         return epsilon_of(mu, delta / 2) + epsilon_of_steps(sampled, delta / 2, group)
+    return float(accountant_of(steps, group).get_epsilon(delta))
+
+
+def _apart(steps: Sequence[tuple[Step, int]], group: int) -> tuple[float, list[tuple[Step, int]]]:
+    """μ of the steps that draw every record, and the other steps."""
+    whole = sum(times * (group / step.multiplier) ** 2 for step, times in steps if step.sample_rate == 1)
+    return math.sqrt(whole), [(step, times) for step, times in steps if step.sample_rate < 1]
+
+
+def accountant_of(steps: Sequence[tuple[Step, int]], group: int = 1, interval: float = 0.0) -> Any:
+    """A PLDAccountant of all these steps; the larger the interval, the faster, and the larger its ε and δ."""
+    interval = interval or (_INTERVAL if group == 1 else _INTERVAL_OF_GROUPS)
     from dp_accounting import GaussianDpEvent, NeighboringRelation, SelfComposedDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=_INTERVAL)
+    mu, sampled = _apart(steps, group)
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=interval)
     if mu:
         accountant.compose(GaussianDpEvent(1 / mu))
-    for step, count in sampled:
-        accountant.compose(SelfComposedDpEvent(_event(step, group), count))
-    return float(accountant.get_epsilon(delta))
+    for step, times in sampled:
+        accountant.compose(SelfComposedDpEvent(_event(step, group), times))
+    return accountant
 
 
 def _event(step: Step, group: int) -> Any:
+    """A step that draws each record of a person with the same probability, so a binomial number of them."""
     from dp_accounting.dp_event import GaussianDpEvent, MixtureOfGaussiansDpEvent, PoissonSampledDpEvent
+    from scipy.stats import binom
 
-    rate = step.sample_rate
     if group == 1:
-        return PoissonSampledDpEvent(rate, GaussianDpEvent(step.multiplier))
-    drawn = [math.comb(group, count) * rate**count * (1 - rate) ** (group - count) for count in range(group + 1)]
-    return MixtureOfGaussiansDpEvent(step.multiplier, list(range(group + 1)), drawn)
+        return PoissonSampledDpEvent(step.sample_rate, GaussianDpEvent(step.multiplier))
+    drawn = list(range(group + 1))
+    return MixtureOfGaussiansDpEvent(step.multiplier, drawn, binom.pmf(drawn, group, step.sample_rate).tolist())
 
 
 @dataclass(frozen=True)
@@ -231,9 +250,9 @@ _epsilon = cache(epsilon_of_steps)
 
 def check_delta(config: Config, client: str, samples: int) -> None:
     """Refuse a δ with which publishing a few whole records would count as private."""
-    limit = 1 / (10 * samples)
+    limit = 1 / (10 * samples)  # shown rounded down
     if config.privacy.unit == "record" and config.privacy.delta > limit:
         raise PrivacyError(
-            f"privacy.delta must be at most 1/(10 · {samples}) = {limit:.3g} for {client}, which has "
+            f"privacy.delta must be at most 1/(10 · {samples}) = {0.995 * limit:.3g} for {client}, which has "
             f'{plural(samples, "sample")}, with privacy.unit = "record"; got {config.privacy.delta:g}'
         )

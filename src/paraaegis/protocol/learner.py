@@ -161,16 +161,14 @@ def _naming_client(client: str, doing: str) -> Iterator[None]:
 
 def protect_records(client: str, learner: Learner, privacy: RecordPrivacy | None, draw: Draw) -> None:
     """Make a learner train with DP-SGD, or without; refused if it cannot. `draw` draws its samples and noise."""
-    if privacy is not None and getattr(learner, "record_privacy", None) == privacy:
-        return  # it was built so
     protect = getattr(learner, "protect_records", None)
-    if protect is not None:
+    if protect is not None:  # again in every run: an earlier one may have had a seeded generator
         with _naming_client(client, "protect_records"):
             protect(privacy, draw)
-    elif privacy is not None:
+    elif privacy is not None and getattr(learner, "record_privacy", None) != privacy:  # nor was it built so
         raise ConfigError(
-            f'privacy.unit = "record" needs a training loop of this library, but the learner of {client} is a '
-            f"{type(learner).__name__} with its own; use torch_learner(model, data=...)"
+            f'privacy.unit = "record" needs the training loop of this library, but the learner of {client} (a '
+            f"{type(learner).__name__}) has its own; use torch_learner(model, data=...)"
         )
 
 

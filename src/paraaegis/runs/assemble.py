@@ -17,6 +17,7 @@ from paraaegis.errors import ConfigError
 from paraaegis.methods import method_of
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
+from paraaegis.privacy.records import record_privacy
 from paraaegis.protocol.client_context import ClientContext, Draw
 from paraaegis.protocol.learner import CheckedLearner, check_learners
 from paraaegis.protocol.parameters import RunParameters
@@ -167,7 +168,7 @@ def assemble(
 ) -> Federation:
     """A run of a resolved configuration without a folder, for measurements and tests. Only the first pool has keys."""
     clients_pool, server_pool = pools or (None, None)
-    checked = check_learners(learners)
+    checked = check_learners(learners, record_privacy(config), record_draws(config))
     parameters = make_parameters(config, tuple(learners), checked_length(config, checked), (evaluator,))
     clients = make_clients(config, parameters, checked, keys, clients_pool)
     return Federation(parameters, method_of(config).server(config, server_pool), clients)

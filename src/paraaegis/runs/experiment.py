@@ -21,7 +21,7 @@ from paraaegis.learn.threads import use_one_thread
 from paraaegis.learn.vector import to_vector
 from paraaegis.methods import method_of
 from paraaegis.parallel import threads
-from paraaegis.privacy.records import record_privacy
+from paraaegis.privacy.records import check_delta, record_privacy
 from paraaegis.runs.assemble import record_draws
 from paraaegis.runs.check import resolve
 from paraaegis.seeds import Purpose, stream
@@ -59,6 +59,7 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
     batches = record_draws(config) if config.privacy.unit == "record" else partial(_batches, config.seed)
     learners: dict[str, Learner] = {}
     for index, (name, rows) in enumerate(zip(config.names, shares, strict=True)):
+        check_delta(config, name, len(rows))
         if only not in (None, name):
             continue
         if not learners:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from paraaegis.config import Config
-from paraaegis.errors import RunError
+from paraaegis.errors import ConfigError, RunError
 from paraaegis.learn.rate import rate
 from paraaegis.methods import method_of
 from paraaegis.plural import plural
@@ -20,7 +20,10 @@ _NEW_RUN = "start a run with the larger number in another --out"
 def extendable(config: Config, done: int) -> bool:
     """Whether more rounds could be added to a run that ended after `done` of them, so that its checkpoint is kept."""
     rounds = max(config.federation.rounds, done + 1)
-    longer = replace(config, federation=replace(config.federation, rounds=rounds))
+    try:
+        longer = replace(config, federation=replace(config.federation, rounds=rounds))
+    except ConfigError:  # such as too few privacy.participations for them
+        return False
     return config.privacy.noise == "seeded" and not _what_would_differ(config, longer, done)
 
 
