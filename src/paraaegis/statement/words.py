@@ -1,0 +1,84 @@
+"""Words for adversaries, units and guarantees, and sentences that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from paraaegis.plural import plural
+from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, Guarantee
+from paraaegis.runs.guarantees import Spent
+from paraaegis.statement.reading import Reading
+
+Standing = Literal["noise", "weak", "hidden", "sums", "none", "nothing"]
+SIMULATION = (
+    "This is a simulation and protects nobody: noise, keys and secret orders follow from the seed in the "
+    "configuration, so anyone who has it can compute them."
+)
+AS_IF_SECRET = 'The guarantees shown are those of the same run with privacy.noise = "secret".'
+CELLS: dict[Standing, str] = {
+    "noise": "Limited by noise: {figure}",
+    "weak": "Not protected in practice: far too little noise ({figure})",
+    "hidden": "Cannot read it: encrypted",
+    "sums": "Reads it only within sums over {quorum} or more sites, without noise",
+    "none": "Not protected",
+    "nothing": "Sees nothing",
+}
+BOTTOM: dict[Standing, str] = {
+    "noise": "noise limits what {who} can learn about it",
+    "weak": "the noise is far too weak against {who}",
+    "hidden": "encryption keeps it from {who}",
+    "sums": "{who} can read only sums over {quorum} or more sites, which no noise blurs",
+    "none": "nothing protects it against {who}",
+    "nothing": "nothing was sent that {who} could see",
+}
+
+
+def who(adversary: str, colluders: int) -> str:
+    """An adversary as a reader would say it."""
+    names = {SERVER: "the server and the network", CLIENTS: "fellow sites", HOLDERS: "whoever has the model"}
+    return names.get(adversary, f"the server helped by {plural(colluders, 'site')}")
+
+
+def subject(unit: str) -> str:
+    """What a unit protects."""
+    return "a site's contribution as a whole" if unit.startswith("client") else f"one {unit}"
+
+
+def change(unit: str) -> str:
+    """What an attacker tries to tell."""
+    questions = {"client": "whether a site took part", "client-replace": "which of two data sets a site used"}
+    return questions.get(unit, f"whether one {unit} was used" if unit == "record" else f"whether one {unit} took part")
+
+
+def listed(items: Sequence[str]) -> str:
+    """Items as `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
+
+
+def standing(row: Guarantee, reading: Reading | None) -> Standing:
+    """What a guarantee amounts to."""
+    kind = row.kind.removeprefix("simulated ")
+    if reading is not None:
+        return "weak" if reading.useless else "noise"
+    if kind == "nothing sent":
+        return "nothing"
+    if kind.startswith("computational"):
+        return "sums" if "sums only" in kind else "hidden"
+    return "none"
+
+
+def spent_text(spent: Spent) -> str:
+    """What a ledger holds, in a sentence."""
+    count = ", ".join(f"{number} of {what}" for what, number in spent.releases.items())
+    share = spent.share_of_budget
+    used = "" if share is None else f"; {100 * share:.1f}% of the budget ({spent.reading}) is spent"
+    return f"Released in {plural(spent.rounds, 'round')}: {count or 'nothing'}{used}."
+
+
+def masks_text(bits: int) -> str:
+    """How hard it is to remove a mask."""
+    return (
+        f"The masks have about {bits} bits of security (core-SVP) in a sum over federation.quorum clients if "
+        "privacy.colluders of them help the server."
+    )
