@@ -1,91 +1,76 @@
-"""What to change so that more is covered: settings that were applied and accounted, not just recommended."""
+"""What to change so that more is covered: settings that were applied and accounted again before they are named."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-
-import msgspec
+from typing import NamedTuple
 
 from paraaegis.config import Config, Privacy, make_config
 from paraaegis.errors import ConfigError, PrivacyError
 from paraaegis.methods import METHODS
-from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, Guarantee
+from paraaegis.privacy.guarantee import SERVER, Guarantee
 from paraaegis.privacy.records import LARGEST_EPSILON
-from paraaegis.runs.guarantees import RunGuarantees, planned
+from paraaegis.runs.guarantees import run_guarantees
 from paraaegis.statement.facts import Facts
-from paraaegis.statement.words import listed, subject, who
+from paraaegis.statement.words import SIMULATION, attackers, subject
 
-Rows = list[tuple[Guarantee, Guarantee]]
+FIGURES = "{figures}"  # in an effect: the ε that are new or lower
 
 
-class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings, and what they change: `rows` are the adversaries and units whose guarantee differs with them."""
+class Remedy(NamedTuple):
+    """What is not covered, the settings that cover it, and what they give."""
 
     gap: str
     settings: list[str]
     effect: str
-    rows: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class Idea:
-    """A remedy to try. `ways`: settings, the first that are accepted count; `helps`: whether a row got better."""
-
-    gap: str
-    ways: Callable[[Facts], list[list[str]]]
-    effect: str
-    helps: Callable[[Guarantee, Guarantee], bool]
 
 
 def remedies(facts: Facts) -> Iterator[Remedy]:
-    """The remedies that apply and, according to the same accounting, help."""
+    """The remedies that apply and that change a guarantee according to the same accounting."""
     if facts.simulation:
-        secret = ["privacy.noise=secret"]
-        effect = "Noise and keys are then drawn so that nobody can repeat them. Sites across a network require this."
-        yield Remedy(gap="It is a simulation.", settings=secret, effect=effect, rows=[])
-    try:
-        before = planned(facts.config).guarantees
-    except ConfigError:  # a site's file may lack what the paper's noise depends on
-        return
-    for idea in IDEAS:
-        settings, after = _tried(facts.config, idea.ways(facts))
-        rows = _helped(idea, before, after) if after else []
-        if rows:
-            keys = [(row.adversary, row.unit) for _, row in rows]
-            effect = idea.effect.format(figures=_figures(rows, facts.config.privacy.colluders))
-            yield Remedy(gap=idea.gap, settings=settings, effect=effect, rows=keys)
+        drawn = "Noise and keys are then drawn so that nobody can repeat them. Runs across a network require it."
+        yield Remedy(SIMULATION.partition(":")[0] + ".", ["privacy.noise=secret"], drawn)
+    with suppress(ConfigError):  # a site's file may lack what the paper's noise depends on
+        before = {(row.adversary, row.unit): row for row in run_guarantees(facts.config).guarantees}
+        for gap, ways, effect in IDEAS:
+            settings, after = _tried(facts.config, ways(facts))
+            rows = [row for row in after if _helped(before.get((row.adversary, row.unit)), row, FIGURES in effect)]
+            if rows:
+                figures = _figures(rows, facts.config.privacy.colluders)
+                yield Remedy(gap, settings, effect.replace(FIGURES, figures))
 
 
-def _tried(config: Config, ways: list[list[str]]) -> tuple[list[str], RunGuarantees | None]:
+def _tried(config: Config, ways: list[list[str]]) -> tuple[list[str], list[Guarantee]]:
     """The first settings that are accepted, if necessary with the default quorum of the method, and what they give."""
+    tables = config.tables()
+    del tables["protect"]["profile"]  # it belongs to the cipher
     for settings in (way + more for more in ([], ["federation.quorum=0"]) for way in ways):
         with suppress(ConfigError, PrivacyError):
-            return settings, planned(make_config(config.tables(), settings)).guarantees
-    return [], None
+            return settings, run_guarantees(make_config(tables, settings)).guarantees
+    return [], []
 
 
-def _helped(idea: Idea, before: RunGuarantees, after: RunGuarantees) -> Rows:
-    earlier = {(row.adversary, row.unit): row for row in before.guarantees}
-    pairs = [(earlier.get((row.adversary, row.unit)), row) for row in after.guarantees]
-    return [(old, new) for old, new in pairs if old is not None and idea.helps(old, new)]
-
-
-def _figures(rows: Rows, colluders: int) -> str:
-    groups: dict[tuple[str, str], list[str]] = {}
-    for _, new in rows:
-        groups.setdefault((subject(new.unit), new.figure), []).append(who(new.adversary, colluders))
-    return "; ".join(f"{what} against {listed(names)}: {figure}" for (what, figure), names in groups.items())
-
-
-def _lower(old: Guarantee, new: Guarantee) -> bool:
+def _helped(old: Guarantee | None, new: Guarantee, by_noise: bool) -> bool:
+    if old is None or not by_noise:
+        return old is not None and old.why != new.why
     return new.epsilon is not None and (old.epsilon is None or new.epsilon < 0.99 * old.epsilon)
 
 
+def _figures(rows: list[Guarantee], colluders: int) -> str:
+    """For each unit the largest ε, and against whom it holds."""
+    units: dict[str, list[Guarantee]] = {}
+    for row in rows:
+        if row.epsilon is not None:
+            units.setdefault(row.unit, []).append(row)
+    worst = {unit: max(of, key=lambda row: row.epsilon or 0.0) for unit, of in units.items()}
+    texts = (f"{subject(unit)}, against {attackers(of, colluders)}: {worst[unit].figure}" for unit, of in units.items())
+    return "; ".join(texts)
+
+
 def _budget(privacy: Privacy, most: float = LARGEST_EPSILON) -> list[str]:
-    """Settings for exact accounting with an ε that means something."""
+    """Settings for exact accounting with a budget of at most this ε."""
     settings = ["privacy.calibration=tight"] if privacy.calibration == "paper" else []
     settings += [f"privacy.epsilon={Privacy().epsilon:g}"] if privacy.epsilon > most else []
     settings += ["privacy.sigma=0"] if privacy.sigma else []
@@ -93,23 +78,20 @@ def _budget(privacy: Privacy, most: float = LARGEST_EPSILON) -> list[str]:
 
 
 def _encrypt(facts: Facts) -> list[list[str]]:
-    if "clear" not in facts.sights(SERVER):
-        return []
     name = next(name for name, one in METHODS.items() if one.sums_clean_values and not one.votes)
-    return [[f"protect.method={name}", "protect.cipher=rlwe"]]
+    return [[f"protect.method={name}", "protect.cipher=rlwe"]] if "clear" in facts.sights(SERVER) else []
 
 
 def _record(facts: Facts) -> list[list[str]]:
-    config, privacy = facts.config, facts.config.privacy
+    privacy, hides = facts.config.privacy, bool(facts.method.ciphers(facts.config))
     if privacy.unit == "record":
         return []
     settings = ["privacy.unit=record", *_budget(privacy)]
     settings += ["privacy.inside_clip=0"] if privacy.inside_clip else []
-    settings += ["protect.carry=false"] if config.protect.carry else []
-    hides = bool(facts.method.ciphers(config))  # for methods that are nothing but noise: one that hides as much
+    settings += ["protect.carry=false"] if facts.config.protect.carry else []
+    # For a method that is nothing but noise on updates, the first other one that hides as much.
     other = next(n for n, one in METHODS.items() if not (one.noised or one.votes) and one.sums_clean_values == hides)
-    masks = ["protect.cipher=rlwe"] if hides else []
-    return [settings, [*settings, f"protect.method={other}", *masks]]
+    return [settings, [*settings, f"protect.method={other}", *(["protect.cipher=rlwe"] if hides else [])]]
 
 
 def _inside(facts: Facts) -> list[list[str]]:
@@ -126,73 +108,52 @@ def _more_noise(facts: Facts) -> list[list[str]]:
     return [settings] if weak and settings else []
 
 
-def _unless(wanted: str, condition: Callable[[Facts], bool]) -> Callable[[Facts], list[list[str]]]:
-    return lambda facts: [[wanted]] if condition(facts) else []
+def _unshare(facts: Facts) -> list[list[str]]:
+    shared = {"metrics": facts.config.engine.share_metrics, "seconds": facts.config.engine.share_seconds}
+    return [[f"engine.share_{name}=false" for name, sent in shared.items() if sent]]
 
 
-def _no_longer_none(old: Guarantee, new: Guarantee) -> bool:
-    return old.kind == "none" != new.kind
-
-
-def _says_less(old: Guarantee, new: Guarantee) -> bool:
-    return old.adversary == SERVER and old.why != new.why
-
-
-IDEAS = (
-    Idea(
+IDEAS: tuple[tuple[str, Callable[[Facts], list[list[str]]], str], ...] = (
+    (
         "The server reads every site's update.",
         _encrypt,
         "Updates are then encrypted so that no key opens a single one.",
-        lambda old, new: old.adversary == SERVER and _no_longer_none(old, new),
     ),
-    Idea(
+    (
         "All sites share the keys that open every upload.",
-        _unless("protect.cipher=rlwe", lambda facts: facts.keyed("hidden")),
-        "Each upload then has a secret of its own, used once: no key opens it, and a site that helps the server does "
-        "not give others away. Needs at least three sites.",
-        lambda old, new: old.adversary not in (SERVER, HOLDERS) and old.why != new.why,
+        lambda facts: [["protect.cipher=rlwe"]] if facts.sent("hidden") else [],
+        "Each upload then has a secret of its own, used once: no key opens it, not even if a site helps the server. "
+        "This needs three sites or more.",
     ),
-    Idea(
+    (
         "The server reads the sums.",
-        _unless("protect.reveal=clients", lambda facts: facts.config.protect.reveal == "server"),
+        lambda facts: [["protect.reveal=clients"]] if facts.config.protect.reveal == "server" else [],
         "Only the sites then open sums.",
-        lambda old, new: old.adversary == SERVER and old.kind != new.kind,
     ),
-    Idea(
-        "No noise limits what is learnt about one record, or far too little.",
+    (
+        "No noise, or far too little, limits what is learnt about one record.",
         _record,
-        "Every site then trains with noise (DP-SGD), which covers everything computed from the model: {figures}. This "
-        "replaces noise on updates, costs accuracy, and needs a model without BatchNorm, such as cnn-gn.",
-        lambda old, new: _lower(old, new) and not new.unit.startswith("client"),
+        f"Every site then trains with noise (DP-SGD), which covers everything that is made with the model: {FIGURES}. "
+        "It replaces noise on updates, costs accuracy, and needs a model without BatchNorm, such as cnn-gn.",
     ),
-    Idea(
-        "No noise limits what sums show about a site's contribution.",
+    (
+        "No noise limits what a sum shows about a site's contribution.",
         _inside,
-        "Sites then share noise for their sum: {figures}. An alternative to the noise for single records.",
-        lambda old, new: _lower(old, new) and new.unit.startswith("client") and old.adversary in (CLIENTS, HOLDERS),
+        f"The sites then share noise for their sum: {FIGURES}. This cannot be combined with noise for single records.",
     ),
-    Idea(
+    (
         "The noise is far too weak to mean anything.",
         _more_noise,
-        "The noise is then as large as exact accounting demands: {figures}. Expect lower accuracy.",
-        _lower,
+        f"The noise is then as large as exact accounting demands: {FIGURES}. Expect lower accuracy.",
     ),
-    Idea(
+    (
         "The numbers of records are in the clear.",
-        _unless("federation.weights=uniform", lambda facts: "samples" in facts.kinds),
+        lambda facts: [["federation.weights=uniform"]] if "samples" in facts.kinds else [],
         "Every site then counts the same, and its number of records stays with it.",
-        _says_less,
     ),
-    Idea(
-        "The server gets metrics of each site's own test records.",
-        _unless("engine.share_metrics=false", lambda facts: facts.config.engine.share_metrics),
-        "They then stay in the site's folder.",
-        _says_less,
-    ),
-    Idea(
-        "The server gets each site's training times.",
-        _unless("engine.share_seconds=false", lambda facts: facts.config.engine.share_seconds),
-        "They are then not sent, but the time of an answer still tells something.",
-        _says_less,
+    (
+        "The server gets metrics or training times.",
+        _unshare,
+        "They then stay in the site's folder; the time of an answer still tells something.",
     ),
 )

@@ -4,91 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from paraaegis.privacy.guarantee import SERVER
+from paraaegis.statement.exposure import REPORTS
 from paraaegis.statement.facts import Facts
-from paraaegis.statement.words import listed, spent_text, subject, who
+from paraaegis.statement.words import attackers, listed, spent_text, subject
 
 
 def assumptions(facts: Facts) -> Iterator[str]:
     """What must hold for the rest to be true."""
-    config, quorum = facts.config, facts.config.federation.quorum
-    colluders, group = config.privacy.colluders, config.privacy.group
-    masked = facts.keyed("masked") or facts.keyed("summed")
-    yield (
-        "Every site runs honest code: whoever supplies a site's program, or administers its computers, can read its "
-        "records and keys. Connections are encrypted and both ends are identified (TLS)."
-    )
-    if facts.keyed("hidden") or "hidden" in facts.sights(SERVER, "votes"):
-        yield "No site gives its keys to the server. All sites share them, so one that does opens what they hide."
+    privacy, quorum, bits = facts.config.privacy, facts.config.federation.quorum, facts.guarantees.lwe_bits
+    masked, training = facts.sent("masked", "summed"), facts.guarantees.training
+    yield "Every site runs honest code: whoever supplies or administers it can read the site's records and keys."
+    yield "Connections are encrypted and both ends are identified (TLS)."
+    if facts.sent("hidden"):
+        yield "No site gives its keys to the server. All sites share them, so a single one that does opens everything."
+    elif facts.method.votes:
+        yield "No site gives its keys to the server: they are shared, and hide who voted for what."
     if masked:
+        yield f"At most {privacy.colluders} of the sites in a sum help the server (`privacy.colluders`)."
+    if facts.method.server(facts.config).keyed:
+        yield f"Every sum is over {quorum} sites or more (the quorum); sites refuse any other."
+    if masked or facts.sent("hidden"):
+        steps = f": about 2^{bits} steps with these parameters" if masked and bits else ""
         yield (
-            f"At most {colluders} of the sites in a sum (`privacy.colluders`) help the server, and every sum is over "
-            f"at least {quorum} sites (the quorum)."
+            "The encryption is as hard to break as experts believe. It rests on learning with errors: solving "
+            f"equations that were made slightly wrong on purpose{steps}."
         )
-    elif facts.past or facts.method.server(config).keyed:
-        yield f"A sum is over at least {quorum} sites (the quorum). Sites refuse smaller sums."
-    if masked or facts.keyed("hidden"):
-        count = facts.guarantees.lwe_bits
-        bits = f"; about 2^{count} steps with the parameters used" if count else ""
-        yield (
-            "The encryption is as hard to break as experts believe (learning with errors: equations that were made "
-            f"slightly wrong on purpose, which nobody knows how to solve in reasonable time{bits})."
-        )
-    if any(one.quorum for ways in facts.kinds.values() for one in ways):
-        yield "The noise in a sum is complete only if the other sites add their share of it and none helps the server."
-    if (facts.guarantees.sigma or facts.guarantees.training) and not facts.simulation:
-        yield "The noise comes from the operating system's secret generator, and no folder is reset to an older copy."
-    if facts.guarantees.training:
-        people = "one record" if group == 1 else f"at most {group} records (`privacy.group`)"
-        yield (
-            f"Each person has {people} in the training data. Nobody can check this; the site vouches for it"
-            + (" or sets `privacy.group`." if group == 1 else ".")
-        )
+    if any(one.quorum for one in facts.values):
+        yield "The other sites add their share of the noise in a sum, and none of them takes it out for the server."
+    if (facts.guarantees.sigma or training) and not facts.simulation:
+        yield "Noise comes from the operating system's secret generator; no site's folder is reset to an older copy."
+    if training:
+        yield f"A person has at most {privacy.group} of a site's records (`privacy.group`); only the site can know."
         yield "Records are normalised with public constants, not with means computed from the records themselves."
         yield "Nobody learns which records a training step drew at random."
 
 
 def checks(facts: Facts) -> Iterator[str]:
     """What the program checked, and what it did not."""
-    spent = facts.guarantees.spent
-    if spent is not None:
-        owner = "this site's, over all its runs" if facts.place == "site" else "of all sites"
-        yield f"The ledger ({owner}), in which every release is recorded before it is sent. {spent_text(spent)}"
+    if facts.guarantees.spent is None:
+        yield "Nothing has been sent yet. A run records everything in a ledger before it is sent."
     else:
-        yield "Nothing has been sent yet. A run records every release in a ledger before it is sent."
+        whose = "of this site, over all its runs" if facts.place == "site" else "of all sites"
+        yield f"The ledger {whose}, written before anything is sent. {spent_text(facts.guarantees.spent)}"
     if facts.method.server(facts.config).keyed:
-        yield (
-            "Every site checks every sum that it gets (authentication tags): it is over enough named sites, unchanged, "
-            "and the same for all sites. If not, the run ends for that site."
-        )
+        yield "Every site checks that a sum is unchanged, over enough named sites, and the same for all sites."
+        if facts.config.protect.reveal == "server":
+            yield "Not checked: the model that the server computes for itself."
     else:
-        yield "Sites do not check what the server makes of their updates: this method has no keys to check it with."
-    if facts.guarantees.sigma:
-        yield "Attacks on the noise (an audit) were not run here; run `paraaegis audit` on this configuration."
-    elif facts.guarantees.training:
-        yield "No attack was run. `paraaegis audit` attacks noise on updates; here the noise is in the training."
-    else:
-        yield "No attack was run; `paraaegis audit` attacks noise, and there is none here."
+        yield "Sites cannot check what the server makes of their updates: this method gives them no keys."
+    audit = "in the training, which it does not attack" if facts.guarantees.training else "no noise to attack"
+    command = "run `paraaegis audit` on this configuration" if facts.guarantees.sigma else f"here is {audit}"
+    yield f"Not checked: no attack on the noise (an audit) was run for this statement; {command}."
 
 
 def uncovered(facts: Facts) -> Iterator[str]:
     """What no guarantee covers."""
-    privacy, whole = facts.config.privacy, facts.guarantees.guarantees
-    for unit in dict.fromkeys(row.unit for row in whole):
-        rows = [row for row in whole if row.unit == unit and facts.standing(row) in ("none", "weak", "sums")]
-        if rows:
-            names = listed([who(row.adversary, privacy.colluders) for row in rows])
-            yield f"Against {names}: {subject(unit)}, as said in the table."
-    if facts.kinds.get("votes"):
-        yield "The vote: no noise covers which values are elected, only the shuffled order and the keys."
-    reports = [what for what in ("samples", "metrics", "seconds") if what in facts.kinds]
-    words = {"samples": "numbers of records", "metrics": "metrics", "seconds": "training times"}
-    reported = "".join(f"{words[what]}, " for what in reports).capitalize()
-    yield f"{reported}{'who' if reported else 'Who'} takes part, the timing of answers, and refusals."
-    yield (
-        "Choices made by looking at results (settings, the first model, which run to keep), and other runs on the same "
-        "records: their ε must be added up."
-    )
-    yield "A site that sends false updates to spoil the model, and whatever a site's own folder holds, unencrypted."
-    if privacy.attempts > 1 and facts.keyed("masked"):
-        yield f"Rounds that a server has repeated, up to {privacy.attempts} times; `privacy.attempts = 1` excludes it."
+    privacy, gaps = facts.config.privacy, dict[str, list[str]]()
+    for unit in dict.fromkeys(row.unit for row in facts.guarantees.guarantees):
+        rows = [row for row in facts.guarantees.guarantees if row.unit == unit]
+        if open_rows := [row for row in rows if facts.standing(row) in ("none", "weak", "sums")]:
+            gaps.setdefault(attackers(open_rows, privacy.colluders), []).append(subject(unit))
+    yield from (f"{listed(what).capitalize()}, against {names}: see the table." for names, what in gaps.items())
+    if "votes" in facts.kinds:
+        yield "The vote: no noise covers who votes for what, and which values are elected."
+    reports = "".join(f"{text}, " for what, text in REPORTS.items() if what in facts.kinds)
+    yield f"Of each site: {reports}whether and when it takes part, how long it takes, and whether it refuses."
+    yield "Choices made by looking at results, and other runs on the same records, whose ε must be added up."
+    yield "Sites that send false updates to spoil the model; a stolen site's folder, which is not encrypted."
+    if privacy.attempts > 1 and facts.sent("masked", "summed"):
+        yield f"Rounds that the server has repeated, {privacy.attempts} times at most; `privacy.attempts=1` forbids it."

@@ -1,4 +1,4 @@
-"""Words for adversaries, units and guarantees, and sentences that several commands share."""
+"""Words for attackers, units and guarantees, and sentences that several commands share."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Literal
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, Guarantee
 from paraaegis.runs.guarantees import Spent
-from paraaegis.statement.reading import Reading
 
-Standing = Literal["noise", "weak", "hidden", "sums", "none", "nothing"]
+Standing = Literal["noise", "weak", "hidden", "sums", "none", "nothing"]  # what a guarantee amounts to
+ATTACKERS = {SERVER: "the server and the network", CLIENTS: "fellow sites", HOLDERS: "whoever has the model"}
 SIMULATION = (
     "This is a simulation and protects nobody: noise, keys and secret orders follow from the seed in the "
     "configuration, so anyone who has it can compute them."
 )
-AS_IF_SECRET = 'The guarantees shown are those of the same run with privacy.noise = "secret".'
+SAME_RUN = 'The guarantees shown are those of the same run with privacy.noise = "secret".'
 CELLS: dict[Standing, str] = {
     "noise": "Limited by noise: {figure}",
     "weak": "Not protected in practice: far too little noise ({figure})",
@@ -28,16 +28,17 @@ BOTTOM: dict[Standing, str] = {
     "noise": "noise limits what {who} can learn about it",
     "weak": "the noise is far too weak against {who}",
     "hidden": "encryption keeps it from {who}",
-    "sums": "{who} can read only sums over {quorum} or more sites, which no noise blurs",
+    "sums": "{who} can read it only within sums over {quorum} or more sites, but these carry no noise",
     "none": "nothing protects it against {who}",
     "nothing": "nothing was sent that {who} could see",
 }
 
 
-def who(adversary: str, colluders: int) -> str:
-    """An adversary as a reader would say it."""
-    names = {SERVER: "the server and the network", CLIENTS: "fellow sites", HOLDERS: "whoever has the model"}
-    return names.get(adversary, f"the server helped by {plural(colluders, 'site')}")
+def attackers(rows: Sequence[Guarantee], colluders: int) -> str:
+    """The adversaries of these guarantees as a reader would say it: `anybody` if they are all there are."""
+    helped = f"the server helped by {plural(colluders, 'site')}"
+    names = list(dict.fromkeys(ATTACKERS.get(row.adversary, helped) for row in rows))
+    return "anybody" if len(names) > len(ATTACKERS) else listed(names)
 
 
 def subject(unit: str) -> str:
@@ -45,7 +46,7 @@ def subject(unit: str) -> str:
     return "a site's contribution as a whole" if unit.startswith("client") else f"one {unit}"
 
 
-def change(unit: str) -> str:
+def question(unit: str) -> str:
     """What an attacker tries to tell."""
     questions = {"client": "whether a site took part", "client-replace": "which of two data sets a site used"}
     return questions.get(unit, f"whether one {unit} was used" if unit == "record" else f"whether one {unit} took part")
@@ -56,29 +57,9 @@ def listed(items: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
 
 
-def standing(row: Guarantee, reading: Reading | None) -> Standing:
-    """What a guarantee amounts to."""
-    kind = row.kind.removeprefix("simulated ")
-    if reading is not None:
-        return "weak" if reading.useless else "noise"
-    if kind == "nothing sent":
-        return "nothing"
-    if kind.startswith("computational"):
-        return "sums" if "sums only" in kind else "hidden"
-    return "none"
-
-
 def spent_text(spent: Spent) -> str:
     """What a ledger holds, in a sentence."""
     count = ", ".join(f"{number} of {what}" for what, number in spent.releases.items())
     share = spent.share_of_budget
     used = "" if share is None else f"; {100 * share:.1f}% of the budget ({spent.reading}) is spent"
     return f"Released in {plural(spent.rounds, 'round')}: {count or 'nothing'}{used}."
-
-
-def masks_text(bits: int) -> str:
-    """How hard it is to remove a mask."""
-    return (
-        f"The masks have about {bits} bits of security (core-SVP) in a sum over federation.quorum clients if "
-        "privacy.colluders of them help the server."
-    )
