@@ -16,20 +16,11 @@ from paraaegis.comparisons.table import by_label, cells_text, explained, headers
 from paraaegis.methods import find_method
 from paraaegis.planning.pilot import Pilot
 from paraaegis.planning.planner import Choice, Recommendation
-from paraaegis.plural import plural
+from paraaegis.plural import plural, size
 from paraaegis.privacy.guarantee import Guarantee, by_adversary
 from paraaegis.runs.guarantees import RunGuarantees
 from paraaegis.runs.result import Result, by_site
 from paraaegis.statement.words import SAME_RUN, SIMULATION, spent_text
-
-
-def size(count: float) -> str:
-    """Bytes in a readable unit, such as 1.2 MB."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} GB"
 
 
 def metrics_text(measured: dict[str, float], first: str) -> str:

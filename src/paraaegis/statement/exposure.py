@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, server_with
-from paraaegis.privacy.ledger import ELECTED, REST, WHOLE, Release
+from paraaegis.privacy.ledger import ELECTED, REST, SAMPLES, WHOLE, Release
 from paraaegis.statement.facts import Facts
 
 WAYS = {  # by how the server sees it
@@ -36,7 +36,7 @@ def leaving(facts: Facts) -> Iterator[list[str]]:
         **REPORTS,
     }
     for what, name in names.items():
-        count = f"once per round, {facts.counts[what]} in all"
+        count = "when a run starts" if what == SAMPLES.what else f"once per round, {facts.counts[what]} in all"
         ways = dict.fromkeys(_way(facts, one) for one in facts.kinds.get(what, ()))
         yield from ([name[0].upper() + name[1:], way, count] for way in ways)
 

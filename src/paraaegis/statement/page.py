@@ -20,6 +20,7 @@ from paraaegis.statement.terms import assumptions, checks, uncovered
 from paraaegis.statement.words import (
     BOTTOM,
     CELLS,
+    READS,
     SAME_RUN,
     SIMULATION,
     Standing,
@@ -100,8 +101,8 @@ def _bottom(facts: Facts, unit: str) -> str:
 def _leaves(facts: Facts) -> Section:
     size = "Bytes are recorded when it is run." if facts.place == "plan" else "The server's records count the bytes."
     if facts.traffic:
-        up, down = map(_size, facts.traffic)
-        each_up, each_down = (_size(count / facts.rounds) for count in facts.traffic)
+        up, down = map(size, facts.traffic)
+        each_up, each_down = (size(count / facts.rounds) for count in facts.traffic)
         size = f"A site sent {up} and received {down} on average, {each_up} and {each_down} per round."
     kept = " Values that are not elected stay for a later round." if facts.method.withholds else ""
     return Section(
@@ -117,14 +118,18 @@ def _readers(facts: Facts) -> Section:
     units, rows = _units(facts), _by_attacker(facts)
     return Section(
         title="Who can read it",
-        text=[SAME_RUN] if facts.simulation else [],
+        text=[
+            "The server stands for whoever runs it or records the network.",
+            *([SAME_RUN] if facts.simulation else []),
+        ],
         headings=["Attacker", *(_capital(subject(unit)) for unit in units)],
         rows=[[name, *(_cell(facts, row) for row in own)] for name, own in rows.items()],
     )
 
 
 def _cell(facts: Facts, row: Guarantee) -> str:
-    text = CELLS[facts.standing(row)].format(figure=row.figure, quorum=facts.config.federation.quorum)
+    reads, quorum = READS.get(row.adversary, "it opens single uploads"), facts.config.federation.quorum
+    text = CELLS[facts.standing(row)].format(figure=row.figure, quorum=quorum, reads=reads)
     sums = "; encryption lets it read only sums" if "computational dp" in row.kind else ""
     return text + sums + ("; the vote is not counted" if "given the partition" in row.kind else "")
 
@@ -148,7 +153,8 @@ def _meaning(facts: Facts) -> Section:
     items += [f"For {subject(unit)}: no such guarantee against {_who(facts, rows)}." for unit, rows in without.items()]
     text = [
         "ε (epsilon) measures how much a site or a record can change what an attacker sees: 0 is nothing, and the "
-        "larger it is, the less it protects. δ (delta) is, roughly, the chance that this limit fails."
+        "larger it is, the less it protects. δ (delta) is, roughly, the chance that this limit fails. The unit is what may "
+        "change: client, a whole site, or record."
     ]
     if groups and facts.simulation:
         text.append(SAME_RUN)
@@ -201,7 +207,3 @@ def _capital(text: str) -> str:
 def _percent(share: float) -> str:
     """A limit in percent, rounded up."""
     return f"{min(100.0, math.ceil(1000 * share) / 10):g}%"
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e6:.3g} MB" if count >= 1e5 else f"{count / 1e3:.3g} kB"

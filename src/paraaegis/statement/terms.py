@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from paraaegis.plural import plural
 from paraaegis.statement.exposure import REPORTS
 from paraaegis.statement.facts import Facts
 from paraaegis.statement.words import attackers, listed, spent_text, subject
@@ -17,14 +18,14 @@ def assumptions(facts: Facts) -> Iterator[str]:
     yield "Connections are encrypted and both ends are identified (TLS)."
     if facts.sent("hidden"):
         yield "No site gives its keys to the server. All sites share them, so a single one that does opens everything."
-    elif facts.method.votes:
+    elif any(one.server == "hidden" for one in facts.kinds.get("votes", ())):
         yield "No site gives its keys to the server: they are shared, and hide who voted for what."
     if masked:
-        yield f"At most {privacy.colluders} of the sites in a sum help the server (`privacy.colluders`)."
+        yield f"The server is helped by at most {plural(privacy.colluders, 'site')} of a sum (`privacy.colluders`)."
     if facts.method.server(facts.config).keyed:
         yield f"Every sum is over {quorum} sites or more (the quorum); sites refuse any other."
     if masked or facts.sent("hidden"):
-        steps = f": about 2^{bits} steps with these parameters" if masked and bits else ""
+        steps = f"; that takes about 2^{bits} steps here" if masked and bits else ""
         yield (
             "The encryption is as hard to break as experts believe. It rests on learning with errors: solving "
             f"equations that were made slightly wrong on purpose{steps}."
@@ -52,9 +53,10 @@ def checks(facts: Facts) -> Iterator[str]:
             yield "Not checked: the model that the server computes for itself."
     else:
         yield "Sites cannot check what the server makes of their updates: this method gives them no keys."
-    audit = "in the training, which it does not attack" if facts.guarantees.training else "no noise to attack"
-    command = "run `paraaegis audit` on this configuration" if facts.guarantees.sigma else f"here is {audit}"
-    yield f"Not checked: no attack on the noise (an audit) was run for this statement; {command}."
+    if facts.guarantees.sigma:
+        yield "Not checked: attacks on the noise. None was run for this statement; run `paraaegis audit` to do so."
+    elif facts.guarantees.training:
+        yield "Not checked: attacks on the noise in the training. `paraaegis audit` attacks noise on updates only."
 
 
 def uncovered(facts: Facts) -> Iterator[str]:

@@ -10,18 +10,23 @@ from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, Guarantee
 from paraaegis.runs.guarantees import Spent
 
 Standing = Literal["noise", "weak", "hidden", "sums", "none", "nothing"]  # what a guarantee amounts to
-ATTACKERS = {SERVER: "the server and the network", CLIENTS: "fellow sites", HOLDERS: "whoever has the model"}
+ATTACKERS = {SERVER: "the server alone", CLIENTS: "fellow sites", HOLDERS: "whoever has the model"}
 SIMULATION = (
     "This is a simulation and protects nobody: noise, keys and secret orders follow from the seed in the "
     "configuration, so anyone who has it can compute them."
 )
 SAME_RUN = 'The guarantees shown are those of the same run with privacy.noise = "secret".'
+READS = {  # what an attacker reads against whom nothing protects
+    SERVER: "it reads single updates",
+    CLIENTS: "they read sums without noise",
+    HOLDERS: "the model contains sums without noise",
+}
 CELLS: dict[Standing, str] = {
     "noise": "Limited by noise: {figure}",
     "weak": "Not protected in practice: far too little noise ({figure})",
     "hidden": "Cannot read it: encrypted",
     "sums": "Reads it only within sums over {quorum} or more sites, without noise",
-    "none": "Not protected",
+    "none": "Not protected: {reads}",
     "nothing": "Sees nothing",
 }
 BOTTOM: dict[Standing, str] = {
