@@ -20,6 +20,8 @@ from paraaegis.statement.terms import assumptions, checks, uncovered
 from paraaegis.statement.words import (
     BOTTOM,
     CELLS,
+    EPSILON,
+    FORMULA,
     READS,
     SAME_RUN,
     SIMULATION,
@@ -99,15 +101,14 @@ def _bottom(facts: Facts, unit: str) -> str:
 
 
 def _leaves(facts: Facts) -> Section:
-    size = "Bytes are recorded when it is run." if facts.place == "plan" else "The server's records count the bytes."
+    text = "Bytes are recorded when it is run." if facts.place == "plan" else "The server's records count the bytes."
     if facts.traffic:
-        up, down = map(size, facts.traffic)
-        each_up, each_down = (size(count / facts.rounds) for count in facts.traffic)
-        size = f"A site sent {up} and received {down} on average, {each_up} and {each_down} per round."
+        up, down, each_up, each_down = map(size, (*facts.traffic, *(count / facts.rounds for count in facts.traffic)))
+        text = f"A site sent {up} and received {down} on average, {each_up} and {each_down} per round."
     kept = " Values that are not elected stay for a later round." if facts.method.withholds else ""
     return Section(
         title="What leaves this site" if facts.place == "site" else "What leaves each site",
-        text=[f"{size} A round that has to be repeated counts again."],
+        text=[f"{text} A round that has to be repeated counts again."],
         headings=["What", "How it travels", "How often"],
         rows=list(leaving(facts)),
         items=[f"Never sent: the records themselves, and secret keys in the clear.{kept}"],
@@ -115,16 +116,16 @@ def _leaves(facts: Facts) -> Section:
 
 
 def _readers(facts: Facts) -> Section:
-    units, rows = _units(facts), _by_attacker(facts)
     return Section(
         title="Who can read it",
-        text=[
-            "The server stands for whoever runs it or records the network.",
-            *([SAME_RUN] if facts.simulation else []),
-        ],
-        headings=["Attacker", *(_capital(subject(unit)) for unit in units)],
-        rows=[[name, *(_cell(facts, row) for row in own)] for name, own in rows.items()],
+        text=["The server stands for whoever runs it or records the network.", *_same_run(facts)],
+        headings=["Attacker", *(_capital(subject(unit)) for unit in _units(facts))],
+        rows=[[name, *(_cell(facts, row) for row in own)] for name, own in _by_attacker(facts).items()],
     )
+
+
+def _same_run(facts: Facts) -> list[str]:
+    return [SAME_RUN] if facts.simulation else []
 
 
 def _cell(facts: Facts, row: Guarantee) -> str:
@@ -151,18 +152,9 @@ def _meaning(facts: Facts) -> Section:
             without.setdefault(row.unit, []).append(row)
     items = [_meant(facts, rows, reading) for (_, _, reading), rows in groups.items()]
     items += [f"For {subject(unit)}: no such guarantee against {_who(facts, rows)}." for unit, rows in without.items()]
-    text = [
-        "ε (epsilon) measures how much a site or a record can change what an attacker sees: 0 is nothing, and the "
-        "larger it is, the less it protects. δ (delta) is, roughly, the chance that this limit fails. The unit is what may "
-        "change: client, a whole site, or record."
-    ]
-    if groups and facts.simulation:
-        text.append(SAME_RUN)
+    text = [EPSILON, *(_same_run(facts) if groups else [])]
     if facts.config.privacy.calibration == "paper" and facts.guarantees.sigma:
-        text.append(
-            f"The configured ε = {facts.config.privacy.epsilon:g} belongs to a published formula that bounds neither "
-            "what a site nor what a record can change. The figures here are computed for the noise that is added."
-        )
+        text.append(FORMULA.format(epsilon=facts.config.privacy.epsilon))
     return Section(title="What ε means here", text=text, items=items)
 
 
