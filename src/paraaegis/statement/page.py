@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from paraaegis.plural import plural
+from paraaegis.plural import plural, size
 from paraaegis.privacy.guarantee import Guarantee
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.result import read_done
