@@ -154,7 +154,7 @@ def _meaning(facts: Facts) -> Section:
     items += [f"For {subject(unit)}: no such guarantee against {_who(facts, rows)}." for unit, rows in without.items()]
     text = [EPSILON, *(_same_run(facts) if groups else [])]
     if facts.config.privacy.calibration == "paper" and facts.guarantees.sigma:
-        text.append(FORMULA.format(epsilon=facts.config.privacy.epsilon))
+        text.append(FORMULA)
     return Section(title="What ε means here", text=text, items=items)
 
 

@@ -12,7 +12,7 @@ from paraaegis.errors import ConfigError, PrivacyError
 from paraaegis.methods import METHODS
 from paraaegis.privacy.guarantee import SERVER, Guarantee
 from paraaegis.privacy.records import LARGEST_EPSILON
-from paraaegis.runs.guarantees import run_guarantees
+from paraaegis.runs.guarantees import Account, planned
 from paraaegis.statement.facts import Facts
 from paraaegis.statement.words import SIMULATION, attackers, subject
 
@@ -33,29 +33,41 @@ def remedies(facts: Facts) -> Iterator[Remedy]:
         drawn = "Noise and keys are then drawn so that nobody can repeat them. Runs across a network require it."
         yield Remedy(SIMULATION.partition(":")[0] + ".", ["privacy.noise=secret"], drawn)
     with suppress(ConfigError):  # a site's file may lack what the paper's noise depends on
-        before = {(row.adversary, row.unit): row for row in run_guarantees(facts.config).guarantees}
+        before = planned(facts.config)
         for gap, ways, effect in IDEAS:
             settings, after = _tried(facts.config, ways(facts))
-            rows = [row for row in after if _helped(before.get((row.adversary, row.unit)), row, FIGURES in effect)]
-            if rows:
+            if after is None:
+                continue
+            rows = _stronger(before, after) if FIGURES in effect else _different(before, after)
+            if rows or (FIGURES not in effect and _kinds(after) < _kinds(before)):
                 figures = _figures(rows, facts.config.privacy.colluders)
                 yield Remedy(gap, settings, effect.replace(FIGURES, figures))
 
 
-def _tried(config: Config, ways: list[list[str]]) -> tuple[list[str], list[Guarantee]]:
+def _kinds(account: Account) -> set[str]:
+    return {release.what for release in account.releases}
+
+
+def _tried(config: Config, ways: list[list[str]]) -> tuple[list[str], Account | None]:
     """The first settings that are accepted, if necessary with the default quorum of the method, and what they give."""
     tables = config.tables()
     del tables["protect"]["profile"]  # it belongs to the cipher
     for settings in (way + more for more in ([], ["federation.quorum=0"]) for way in ways):
         with suppress(ConfigError, PrivacyError):
-            return settings, run_guarantees(make_config(tables, settings)).guarantees
-    return [], []
+            return settings, planned(make_config(tables, settings))
+    return [], None
 
 
-def _helped(old: Guarantee | None, new: Guarantee, by_noise: bool) -> bool:
-    if old is None or not by_noise:
-        return old is not None and old.why != new.why
-    return new.epsilon is not None and (old.epsilon is None or new.epsilon < 0.99 * old.epsilon)
+def _different(before: Account, after: Account) -> list[Guarantee]:
+    reasons = {(row.adversary, row.unit): row.why for row in before.guarantees.guarantees}
+    return [row for row in after.guarantees.guarantees if reasons.get((row.adversary, row.unit)) != row.why]
+
+
+def _stronger(before: Account, after: Account) -> list[Guarantee]:
+    """The guarantees with an ε that is new, or clearly lower."""
+    figures = {(row.adversary, row.unit): row.epsilon or math.inf for row in before.guarantees.guarantees}
+    rows = [row for row in after.guarantees.guarantees if row.epsilon is not None]
+    return [row for row in rows if (row.epsilon or 0.0) < 0.99 * figures.get((row.adversary, row.unit), 0.0)]
 
 
 def _figures(rows: list[Guarantee], colluders: int) -> str:

@@ -18,12 +18,12 @@ SIMULATION = (
 SAME_RUN = 'The guarantees shown are those of the same run with privacy.noise = "secret".'
 EPSILON = (
     "ε (epsilon) measures how much a site or a record can change what an attacker sees: 0 is nothing, and the larger "
-    "it is, the less it protects. δ (delta) is, roughly, the chance that this limit fails. The unit is what may change: "
-    "client (a whole site) or record."
+    "it is, the less it protects. δ (delta) is, roughly, the chance that this limit fails. The unit is what may "
+    "change: client (a whole site) or record."
 )
 FORMULA = (
-    "The configured ε = {epsilon:g} belongs to a published formula that bounds neither what a site nor what a record "
-    "can change. The figures here are computed for the noise that is added."
+    "The ε in the configuration belongs to a published formula that bounds neither what a site nor what a record can "
+    "change. The figures here are computed for the noise that is added."
 )
 READS = {  # what an attacker reads against whom nothing protects
     SERVER: "it reads single updates",
