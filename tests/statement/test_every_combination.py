@@ -21,7 +21,7 @@ BASE = (
     "federation.min_samples=100",
     "privacy.epsilon=2",
     "train.epochs=1",
-)  # few steps, to be accounted quickly
+)
 CHOICES = (
     ("protect.cipher=ckks", "protect.cipher=rlwe"),
     ("privacy.unit=client", "privacy.unit=client-replace", "privacy.unit=record"),
@@ -38,7 +38,7 @@ MORE = (  # each alone, next to the first of the other choices
     ("federation.weights=uniform", "privacy.attempts=1"),
     ("engine.share_metrics=true", "engine.share_seconds=true"),
     ("federation.clients=2", "federation.quorum=2"),
-    ("privacy.unit=record", "privacy.calibration=tight", "privacy.group=3", "privacy.sample_rate=0.5"),
+    ("privacy.unit=record", "privacy.calibration=tight", "privacy.group=3", "privacy.sample_rate=1"),
 )
 CASES = [*itertools.product(*CHOICES), *MORE]
 FIGURE = re.compile(r"ε = [\d.e+]+, δ = [\d.e-]+, unit: (client-replace|client|record|person with up to \d+ records)")

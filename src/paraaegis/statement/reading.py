@@ -13,7 +13,7 @@ from paraaegis.runs.guarantees import Account
 
 ALARMS = 0.01  # the share of false alarms for which `caught` is given
 USELESS = 0.9  # noise is called too weak if `caught` is at least this
-_DELTAS = (0.003, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+_DELTAS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
