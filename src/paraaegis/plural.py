@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-def plural(number: int, noun: str) -> str:
-    """A number with its noun: `1 round`, `2 rounds`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def plural(number: int, noun: str, many: str = "") -> str:
+    """A number with its noun: `1 round`, `2 rounds`; `many` if the plural is irregular."""
+    return f"{number} {noun if number == 1 else many or f'{noun}s'}"
 
 
 def size(count: float) -> str:
