@@ -8,13 +8,19 @@ from paraaegis.cli.app import app
 
 
 def test_a_comparison_reads_as_a_sentence(monkeypatch):
-    bench = HeBench(values=1, settings=[], ratio_vs_authors={"time": 9.214, "bytes": 10.6}, ratio_all_cores={"time": 1.8},
-                    ratios={"rlwe-wide": {"precise": {"time": 19.0, "up": 1.21}, "fedavg": {"up": 0.64, "down": 0.64}}})  # fmt: skip
+    ratios = {"precise": {"time": 19.0, "up": 1.21}, "fedavg": {"up": 0.64, "down": 0.64}}
+    bench = HeBench(
+        values=1,
+        settings=[],
+        ratio_vs_authors={"time": 9.214, "bytes": 10.6},
+        ratio_all_cores={"time": 1.8},
+        ratios={"rlwe-wide": ratios},
+    )
     monkeypatch.setattr("paraaegis.bench.he.bench_he", lambda *_: bench)
     lines = CliRunner().invoke(app, ["bench", "he"]).output.splitlines()
-    assert "the paper's authors' setting needs 9.21 times the time and 10.6 times the bytes up of precise" in lines
-    assert "CKKS precise needs 19 times the time and 1.21 times the bytes up of rlwe-wide" in lines
-    assert "fedavg needs 0.64 times the bytes up and 0.64 times the bytes down of rlwe-wide" in lines
+    assert "the paper's authors' setting needs 9.21 times the time and 10.6 times the bytes up of our precise" in lines
+    assert "CKKS precise needs 19 times the time and 1.21 times the bytes up of our rlwe-wide" in lines
+    assert "fedavg needs 0.64 times the bytes up and 0.64 times the bytes down of our rlwe-wide" in lines
 
 
 def test_a_round_says_that_training_was_measured_on_few_batches_and_scaled(monkeypatch):

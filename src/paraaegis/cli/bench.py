@@ -59,7 +59,7 @@ def he(
     ratios = {"precise": {title: ratio for title, ratio in ckks.items() if ratio}, **bench.ratios}
     for ours, others in ratios.items():
         for title, ratio in others.items():
-            sys.stdout.write(f"{_NAMES.get(title, title)} needs {_times(ratio)} of {ours}\n")
+            sys.stdout.write(f"{_NAMES.get(title, title)} needs {_times(ratio)} of our {ours}\n")
     sys.stdout.write(f"all cores: {bench.ratio_all_cores['time']:.2f} times as fast as one\n")
 
 
