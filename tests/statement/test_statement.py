@@ -91,7 +91,7 @@ def test_a_silos_folder_is_spoken_of_as_this_site(tmp_path):
     assert "## What leaves this site" in text
     assert "once per round, 2 in all" in text
     assert "The ledger of this site, over all its runs" in text
-    assert "The server alone | Cannot read it: encrypted" in text
+    assert "The server | Cannot read it: encrypted" in text
     assert "metrics" not in text  # which this silo does not share
 
 

@@ -56,13 +56,14 @@ def learnt(facts: Facts, adversary: str) -> str:
 
 def _by_the_server(facts: Facts) -> Iterator[str]:
     sights, votes = facts.sights(SERVER), {one.server for one in facts.kinds.get("votes", ())}
+    what = "Every site's update" if len(sights) == 1 else "What is not encrypted of every site's update"
     if "clear" in sights:
-        yield f"Every site's update, exactly. {_limit(facts, 'An update often shows what its records are like')}"
+        yield f"{what}, exactly. {_limit(facts, 'An update often shows what its records are like')}"
     if "noised" in sights:
-        yield f"Every site's values with that site's noise{BOUND}"
+        yield f"{what}, with its noise{BOUND}"
     if "summed" in sights:
-        noise = "with noise" if facts.guarantees.sigma else "exactly, and so what they change in the model"
-        yield f"Sums over {facts.config.federation.quorum} or more sites, {noise}."
+        noise = f"with noise{BOUND}" if facts.guarantees.sigma else "exactly, and so what they change in the model."
+        yield f"Sums over {facts.config.federation.quorum} or more sites, {noise}"
     if sights <= {"hidden", "masked"}:
         yield "No value of any update."
     if "hidden" in votes:
@@ -79,7 +80,8 @@ def _by_the_server(facts: Facts) -> Iterator[str]:
 def _by_sites(facts: Facts) -> Iterator[str]:
     quorum = facts.config.federation.quorum
     yield from _sums(facts, CLIENTS, f"sum over {quorum} or more sites in every round")
-    yield f"All but one of the sites in a sum can together work out the last one's part (a sum has {quorum} or more)."
+    noise = "" if "clear" in facts.sights(CLIENTS) else ", with its noise"
+    yield f"All but one of the sites in a sum can together work out the last one's part{noise}."
     if "votes" in facts.kinds:
         yield "Which values are elected; and, if they get hold of a site's ballot, what it voted for."
     if facts.sent("hidden"):

@@ -66,20 +66,21 @@ def statement(facts: Facts) -> Statement:
         Section(title="What this assumes", items=list(assumptions(facts))),
         Section(title="What was checked", items=list(checks(facts))),
         Section(title="What is not covered", items=list(uncovered(facts))),
-        Section(title="What to change to cover more", items=changes or ["There is no such setting."]),
+        Section(title="What to change to cover more", items=changes or ["No setting covers more."]),
         Section(title="Where this comes from", rows=list(_provenance(facts))),
     ]
     return Statement(title=f"Data protection statement: {what}", simulation=facts.simulation, sections=sections)
 
 
 def _short(facts: Facts) -> Section:
+    vote = " The sites vote on which of these values to elect, that is, to encrypt." if facts.method.votes else ""
     did = "will train" if facts.place == "plan" else "trained"
     text = [
         f"{plural(facts.config.federation.clients, 'site')} {did} one model together, in "
         f"{plural(facts.rounds, 'round')}, without pooling their records. In each round every site trains the model on "
-        "its own records and sends what changed in it, the update; a server adds up the updates, and the sum improves "
-        "the model. An update can reveal two things: what a site contributed as a whole, and whether and how one "
-        "record, such as a patient's, was used."
+        "its own records and sends what changed in it, the update, a long list of numbers; a server adds up the "
+        f"updates, and the sum improves the model.{vote} An update can reveal two things: what a site contributed as a "
+        "whole, and whether and how one record, such as a patient's, was used."
     ]
     if facts.simulation:
         text = [SIMULATION, *text, "With secret noise and keys, the same run would give this:"]
@@ -129,7 +130,10 @@ def _same_run(facts: Facts) -> list[str]:
 
 
 def _cell(facts: Facts, row: Guarantee) -> str:
-    reads, quorum = READS.get(row.adversary, "it opens single uploads"), facts.config.federation.quorum
+    reads, quorum = (
+        READS.get(row.adversary, "it reads at least part of every update without noise"),
+        facts.config.federation.quorum,
+    )
     text = CELLS[facts.standing(row)].format(figure=row.figure, quorum=quorum, reads=reads)
     sums = "; encryption lets it read only sums" if "computational dp" in row.kind else ""
     return text + sums + ("; the vote is not counted" if "given the partition" in row.kind else "")
@@ -161,9 +165,9 @@ def _meaning(facts: Facts) -> Section:
 def _meant(facts: Facts, rows: list[Guarantee], reading: Reading) -> str:
     row = rows[0]
     text = (
-        f"Against {_who(facts, rows)}: {row.figure}. Whoever must tell {question(row.unit)}, and knows everything "
-        f"else, is right in at most {_percent(reading.guess)} of cases (a coin: 50%). If it accuses wrongly in "
-        f"{100 * ALARMS:g}% of cases, it finds at most {_percent(reading.caught)} of the true ones."
+        f"Against {_who(facts, rows)}: {row.figure}. Suppose an attacker knows everything else and must tell "
+        f"{question(row.unit)}. A coin is right in 50% of cases, the attacker in at most {_percent(reading.guess)}. "
+        f"With {100 * ALARMS:g}% false alarms it detects at most {_percent(reading.caught)} of the true cases."
     )
     text += " So large an ε means nothing: treat this as no protection." if reading.useless else ""
     return text + (" What the vote shows is not counted." if "given the partition" in row.kind else "")
@@ -174,7 +178,7 @@ def _provenance(facts: Facts) -> Iterator[list[str]]:
     rounds = plural(facts.rounds, "round") + ("" if facts.place == "site" else f" of {config.federation.rounds}")
     yield ["Configuration", f"`{config.digest()[:16]}`, the first digits of its digest"]
     yield ["Method and cipher", f"`{config.protect.method}` ({facts.method.summary}), {', '.join(ciphers) or 'none'}"]
-    yield ["Rounds, sites, subject", f"{rounds}; {plural(config.federation.clients, 'site')}; {config.subject}"]
+    yield ["Rounds, sites, data and model", f"{rounds}; {plural(config.federation.clients, 'site')}; {config.subject}"]
     ran = ""
     if facts.path:
         folder = RunFolder(facts.path)

@@ -146,8 +146,8 @@ IDEAS: tuple[tuple[str, Callable[[Facts], list[list[str]]], str], ...] = (
         "No noise, or far too little, limits what is learnt about one record.",
         _record,
         f"Every site then trains with noise (DP-SGD), which covers everything that is made with the model: {FIGURES}. "
-        "It replaces noise on updates, costs accuracy, and needs a model without BatchNorm, such as cnn-gn, and δ of "
-        "at most a tenth of 1/records of a site.",
+        "It replaces noise on updates, costs accuracy, and needs a model without BatchNorm, such as cnn-gn, and a "
+        "δ of at most 1/(10 times a site's records).",
     ),
     (
         "No noise limits what a sum shows about a site's contribution.",

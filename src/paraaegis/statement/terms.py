@@ -35,7 +35,8 @@ def assumptions(facts: Facts) -> Iterator[str]:
     if (facts.guarantees.sigma or training) and not facts.simulation:
         yield "Noise comes from the operating system's secret generator; no site's folder is reset to an older copy."
     if training:
-        yield f"A person has at most {privacy.group} of a site's records (`privacy.group`); only the site can know."
+        records = plural(privacy.group, "record")
+        yield f"A person has at most {records}, all at one site (`privacy.group`); only the sites can know."
         yield "Records are normalised with public constants, not with means computed from the records themselves."
         yield "Nobody learns which records a training step drew at random."
 
@@ -55,8 +56,9 @@ def checks(facts: Facts) -> Iterator[str]:
         yield "Sites cannot check what the server makes of their updates: this method gives them no keys."
     if facts.guarantees.sigma:
         yield "Not checked: attacks on the noise. None was run for this statement; run `paraaegis audit` to do so."
-    elif facts.guarantees.training:
-        yield "Not checked: attacks on the noise in the training. `paraaegis audit` attacks noise on updates only."
+    else:
+        where = "it is in the training" if facts.guarantees.training else "there is none"
+        yield f"Not checked: attacks. None was run; `paraaegis audit` attacks noise on updates, but here {where}."
 
 
 def uncovered(facts: Facts) -> Iterator[str]:
@@ -71,7 +73,7 @@ def uncovered(facts: Facts) -> Iterator[str]:
         yield "The vote: no noise covers who votes for what, and which values are elected."
     reports = "".join(f"{text}, " for what, text in REPORTS.items() if what in facts.kinds)
     yield f"Of each site: {reports}whether and when it takes part, how long it takes, and whether it refuses."
-    yield "Choices made by looking at results, and other runs on the same records, whose ε must be added up."
+    yield "Settings chosen by looking at results; other trainings on the same records, whose ε must be added up."
     yield "Sites that send false updates to spoil the model; a stolen site's folder, which is not encrypted."
     if privacy.attempts > 1 and facts.sent("masked", "summed"):
         yield f"Rounds that the server has repeated, {privacy.attempts} times at most; `privacy.attempts=1` forbids it."

@@ -10,7 +10,7 @@ from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, Guarantee
 from paraaegis.runs.guarantees import Spent
 
 Standing = Literal["noise", "weak", "hidden", "sums", "none", "nothing"]  # what a guarantee amounts to
-ATTACKERS = {SERVER: "the server alone", CLIENTS: "fellow sites", HOLDERS: "whoever has the model"}
+ATTACKERS = {SERVER: "the server", CLIENTS: "fellow sites", HOLDERS: "whoever has the model"}
 SIMULATION = (
     "This is a simulation and protects nobody: noise, keys and secret orders follow from the seed in the "
     "configuration, so anyone who has it can compute them."
@@ -25,8 +25,7 @@ FORMULA = (
     "The ε in the configuration belongs to a published formula that bounds neither what a site nor what a record can "
     "change. The figures here are computed for the noise that is added."
 )
-READS = {  # what an attacker reads against whom nothing protects
-    SERVER: "it reads single updates",
+READS = {  # what these attackers read if nothing protects against them; others read single updates
     CLIENTS: "they read sums without noise",
     HOLDERS: "the model contains sums without noise",
 }
@@ -43,14 +42,14 @@ BOTTOM: dict[Standing, str] = {
     "weak": "the noise is far too weak against {who}",
     "hidden": "encryption keeps it from {who}",
     "sums": "{who} can read it only within sums over {quorum} or more sites, but these carry no noise",
-    "none": "nothing protects it against {who}",
+    "none": "nothing limits what {who} can learn about it",
     "nothing": "nothing was sent that {who} could see",
 }
 
 
 def attackers(rows: Sequence[Guarantee], colluders: int) -> str:
     """The adversaries of these guarantees as a reader would say it: `anybody` if they are all there are."""
-    helped = f"the server helped by {plural(colluders, 'site')}"
+    helped = f"the server with the help of {plural(colluders, 'site')}"
     names = list(dict.fromkeys(ATTACKERS.get(row.adversary, helped) for row in rows))
     return "anybody" if len(names) > len(ATTACKERS) else listed(names)
 
