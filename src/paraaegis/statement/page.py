@@ -73,7 +73,7 @@ def statement(facts: Facts) -> Statement:
 
 
 def _short(facts: Facts) -> Section:
-    vote = " The sites vote on which of these values to elect, that is, to encrypt." if facts.method.votes else ""
+    vote = " The sites vote on which numbers (values) to elect, that is, to encrypt." if facts.method.votes else ""
     did = "will train" if facts.place == "plan" else "trained"
     text = [
         f"{plural(facts.config.federation.clients, 'site')} {did} one model together, in "
@@ -130,10 +130,7 @@ def _same_run(facts: Facts) -> list[str]:
 
 
 def _cell(facts: Facts, row: Guarantee) -> str:
-    reads, quorum = (
-        READS.get(row.adversary, "it reads at least part of every update without noise"),
-        facts.config.federation.quorum,
-    )
+    reads, quorum = READS.get(row.adversary, READS[""]), facts.config.federation.quorum
     text = CELLS[facts.standing(row)].format(figure=row.figure, quorum=quorum, reads=reads)
     sums = "; encryption lets it read only sums" if "computational dp" in row.kind else ""
     return text + sums + ("; the vote is not counted" if "given the partition" in row.kind else "")
@@ -163,14 +160,17 @@ def _meaning(facts: Facts) -> Section:
 
 
 def _meant(facts: Facts, rows: list[Guarantee], reading: Reading) -> str:
-    row = rows[0]
-    text = (
-        f"Against {_who(facts, rows)}: {row.figure}. Suppose an attacker knows everything else and must tell "
-        f"{question(row.unit)}. A coin is right in 50% of cases, the attacker in at most {_percent(reading.guess)}. "
-        f"With {100 * ALARMS:g}% false alarms it detects at most {_percent(reading.caught)} of the true cases."
+    row, guess, caught = rows[0], _percent(reading.guess), _percent(reading.caught)
+    limit = (
+        f"Suppose an attacker knows everything else and must tell {question(row.unit)}. A coin is right in 50% of "
+        f"cases, the attacker in at most {guess}. With {100 * ALARMS:g}% false alarms it detects at most {caught} of "
+        "the true cases."
     )
-    text += " So large an ε means nothing: treat this as no protection." if reading.useless else ""
-    return text + (" What the vote shows is not counted." if "given the partition" in row.kind else "")
+    if reading.useless:
+        limit = f"So large an ε means nothing: an attacker who can tell {question(row.unit)} in {guess} of cases would "
+        limit += "still be within this limit. Treat it as no protection."
+    vote = " What the vote shows is not counted." if "given the partition" in row.kind else ""
+    return f"Against {_who(facts, rows)}: {row.figure}. {limit}{vote}"
 
 
 def _provenance(facts: Facts) -> Iterator[list[str]]:

@@ -25,7 +25,8 @@ FORMULA = (
     "The ε in the configuration belongs to a published formula that bounds neither what a site nor what a record can "
     "change. The figures here are computed for the noise that is added."
 )
-READS = {  # what these attackers read if nothing protects against them; others read single updates
+READS = {  # what an attacker reads if nothing protects against it
+    "": "it reads at least part of every update without noise",
     CLIENTS: "they read sums without noise",
     HOLDERS: "the model contains sums without noise",
 }
