@@ -8,14 +8,17 @@ import re
 from paraaegis.statement.page import Section, Statement
 
 _STYLE = """
-@page { size: A4; margin: 12mm 16mm }
+@page { size: A4; margin: 11mm 15mm }
 body { font: 10pt/1.35 "Liberation Sans", Arial, sans-serif; max-width: 178mm; margin: 0 auto; padding: 1em }
 h1 { font-size: 15pt; margin: 0 0 .4em } h2 { font-size: 11pt; margin: .9em 0 .25em; break-after: avoid }
 p, ul { margin: .25em 0 } ul { padding-left: 1.3em } table { border-collapse: collapse; width: 100%; margin: .3em 0 }
 th, td { border: 1px solid #999; padding: .2em .45em; text-align: left; vertical-align: top }
 tr { break-inside: avoid } th { background: #eee } code { font-size: 9pt; overflow-wrap: anywhere }
 .simulation p:first-of-type { font-weight: bold }
-@media print { body { padding: 0; font-size: 8.5pt } code { font-size: 8pt } h2 { margin-top: .7em } }
+@media print {
+  body { padding: 0; font-size: 8.5pt; line-height: 1.28; max-width: none }
+  code { font-size: 8pt } h2 { margin-top: .7em }
+}
 """
 
 
