@@ -112,7 +112,10 @@ def _leaves(facts: Facts) -> Section:
         text=[f"{text} A round that has to be repeated counts again."],
         headings=["What", "How it travels", "How often"],
         rows=list(leaving(facts)),
-        items=[f"Never sent: the records themselves, and secret keys in the clear.{kept}"],
+        items=[
+            "Also sent: its name, checksums, and keys or shares of keys in encrypted form.",
+            f"Never sent: the records themselves.{kept}",
+        ],
     )
 
 

@@ -19,7 +19,7 @@ SAME_RUN = 'The guarantees shown are those of the same run with privacy.noise = 
 EPSILON = (
     "ε (epsilon) measures how much a site or a record can change what an attacker sees: 0 is nothing, and the larger "
     "it is, the less it protects. δ (delta) is, roughly, the chance that this limit fails. The unit is what may "
-    "change: client (a whole site) or record."
+    "change: client or client-replace (a whole site), or record."
 )
 FORMULA = (
     "The ε in the configuration belongs to a published formula that bounds neither what a site nor what a record can "
