@@ -23,7 +23,7 @@ def assumptions(facts: Facts) -> Iterator[str]:
     if masked:
         yield f"The server is helped by at most {plural(privacy.colluders, 'site')} of a sum (`privacy.colluders`)."
     if facts.method.server(facts.config).keyed:
-        yield f"Every sum is over {quorum} sites or more (the quorum); sites refuse any other, if none helps the server."
+        yield f"Every sum is over {quorum} sites or more (the quorum); sites refuse others, if none helps the server."
     if masked or facts.sent("hidden"):
         steps = f"; that takes about 2^{bits} steps here" if masked and bits else ""
         yield (
@@ -50,8 +50,8 @@ def checks(facts: Facts) -> Iterator[str]:
         yield f"The ledger {whose}, written before anything is sent. {spent_text(facts.guarantees.spent)}"
     if facts.method.server(facts.config).keyed:
         yield (
-            "Every site checks that a sum is unchanged, over enough named sites, and the same for all sites. A site that "
-            "helps the server can deceive the others."
+            "Every site checks that a sum is unchanged, over enough named sites, and the same for all sites. A site "
+            "that helps the server can deceive the others."
         )
         if facts.config.protect.reveal == "server":
             yield "Not checked: the model that the server computes for itself."
