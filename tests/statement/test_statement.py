@@ -66,7 +66,7 @@ def test_a_runs_figures_are_those_of_its_ledger(run):
     assert "once per round, 2 in all" in text
     assert facts.guarantees.guarantees[0].figure in text
     assert "100.0% of the budget (unit: client) is spent" in text
-    assert "6 of update" in text
+    assert "6 × whole update" in text
     assert "simulation" not in text
     spent = json.loads(CliRunner().invoke(app, ["privacy", str(run), "--json"]).output)["spent"]
     assert spent["releases"]["update"] == 6
@@ -74,7 +74,7 @@ def test_a_runs_figures_are_those_of_its_ledger(run):
 
 def test_privacy_and_a_statement_use_the_same_sentences(run, tmp_path):
     flat = re.sub(r"\s+", " ", CliRunner().invoke(app, ["privacy", str(run)]).output)
-    (line,) = re.findall(r"Released in 2 rounds: .*? is spent\.", flat)
+    (line,) = re.findall(r"Recorded in 2 rounds: .*? is spent\.", flat)
     assert line in printed(run)
     (tmp_path / "seeded.toml").write_text('[privacy]\ncalibration = "tight"\n')
     flat = re.sub(r"\s+", " ", CliRunner().invoke(app, ["privacy", str(tmp_path / "seeded.toml")]).output)

@@ -36,7 +36,7 @@ def assumptions(facts: Facts) -> Iterator[str]:
         yield "Noise comes from the operating system's secret generator; no site's folder is reset to an older copy."
     if training:
         records = plural(privacy.group, "record")
-        yield f"A person has at most {records}, all at one site (`privacy.group`); only the sites can know."
+        yield f"A person has at most {records} in all, at one site (`privacy.group`); only the sites can know."
         yield "Records are normalised with public constants, not with means computed from the records themselves."
         yield "Nobody learns which records a training step drew at random."
 
@@ -72,7 +72,7 @@ def uncovered(facts: Facts) -> Iterator[str]:
         if open_rows := [row for row in rows if facts.standing(row) in ("none", "weak", "sums")]:
             gaps.setdefault(attackers(open_rows, privacy.colluders), []).append(subject(unit))
     yield from (f"{listed(what).capitalize()}, against {names}: see the table." for names, what in gaps.items())
-    if "votes" in facts.kinds:
+    if "votes" in facts.kinds and not facts.records_limited:
         yield "The vote: no noise covers who votes for what, and which values are elected."
     reports = "".join(f"{text}, " for what, text in REPORTS.items() if what in facts.kinds)
     yield f"Of each site: {reports}whether and when it takes part, how long it takes, and whether it refuses."

@@ -7,6 +7,7 @@ from typing import Literal
 
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import CLIENTS, HOLDERS, SERVER, Guarantee
+from paraaegis.privacy.ledger import ELECTED, REST, SAMPLES, TRAINING, VOTES, WHOLE
 from paraaegis.runs.guarantees import Spent
 
 Standing = Literal["noise", "weak", "hidden", "sums", "none", "nothing"]  # what a guarantee amounts to
@@ -16,6 +17,14 @@ SIMULATION = (
     "configuration, so anyone who has it can compute them."
 )
 SAME_RUN = 'The guarantees shown are those of the same run with privacy.noise = "secret".'
+RECORDED = {
+    TRAINING: "training",
+    VOTES.what: "ballot",
+    ELECTED: "elected values",
+    REST: "other values",
+    WHOLE: "whole update",
+    SAMPLES.what: "number of records",
+}
 EPSILON = (
     "ε (epsilon) measures how much a site or a record can change what an attacker sees: 0 is nothing, and the larger "
     "it is, the less it protects. δ (delta) is, roughly, the chance that this limit fails. The unit is what may "
@@ -73,7 +82,7 @@ def listed(items: Sequence[str]) -> str:
 
 def spent_text(spent: Spent) -> str:
     """What a ledger holds, in a sentence."""
-    count = ", ".join(f"{number} of {what}" for what, number in spent.releases.items())
+    count = ", ".join(f"{number} × {RECORDED.get(what, what)}" for what, number in spent.releases.items())
     share = spent.share_of_budget
     used = "" if share is None else f"; {100 * share:.1f}% of the budget ({spent.reading}) is spent"
-    return f"Released in {plural(spent.rounds, 'round')}: {count or 'nothing'}{used}."
+    return f"Recorded in {plural(spent.rounds, 'round')}: {count or 'nothing'}{used}."
