@@ -165,7 +165,7 @@ def test_a_pilot_measures_training_and_accuracy_on_the_configurations_data(typed
 
 def test_a_plan_of_seeded_noise_says_that_it_guarantees_nothing(typed):
     _, out, _ = typed(*PLAN, "--epsilon", "2", "--set", "privacy.noise=seeded")
-    assert "Simulation without guarantee" in out
+    assert "This is a simulation and protects nobody" in out
 
 
 def test_a_report_comes_with_a_picture_and_markdown(typed, comparison, tmp_path):

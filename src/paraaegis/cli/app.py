@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli import audit, bench, compare, federation, keys, lists, new, plan, privacy, report, run
+from paraaegis.cli import audit, bench, compare, federation, keys, lists, new, plan, privacy, report, run, statement
 from paraaegis.version import __version__
 
 app = typer.Typer(
@@ -25,9 +25,8 @@ app.command("plan", epilog="Example: paraaegis plan --model resnet18 --clients 1
     plan.plan
 )
 app.command("privacy", epilog="Example: paraaegis privacy --epsilon 1 --delta 1e-5 --rounds 50")(privacy.privacy)
-app.command("audit", epilog="Example: paraaegis audit --set privacy.unit=record --set privacy.calibration=tight")(
-    audit.audit
-)
+app.command("statement", epilog="Example: paraaegis statement runs/my-run --out statement.html")(statement.statement)
+app.command("audit", epilog="Example: paraaegis audit --set privacy.unit=record")(audit.audit)
 app.add_typer(keys.app, name="keys", epilog="Example: paraaegis keys new federation-keys --names hospital-a,hospital-b")
 app.add_typer(federation.app, name="federation", epilog="Example: paraaegis federation up --clients 3")
 app.add_typer(bench.app, name="bench", epilog="Example: paraaegis bench vote")

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from paraaegis.cli.tables import metrics_text, size
+from paraaegis.cli.tables import metrics_text
 from paraaegis.metrics import LOSS, choose
+from paraaegis.plural import size
 from paraaegis.protocol.records import RoundRecord
 
 

@@ -16,19 +16,11 @@ from paraaegis.comparisons.table import by_label, cells_text, explained, headers
 from paraaegis.methods import find_method
 from paraaegis.planning.pilot import Pilot
 from paraaegis.planning.planner import Choice, Recommendation
-from paraaegis.plural import plural
+from paraaegis.plural import plural, size
 from paraaegis.privacy.guarantee import Guarantee, by_adversary
 from paraaegis.runs.guarantees import RunGuarantees
 from paraaegis.runs.result import Result, by_site
-
-
-def size(count: float) -> str:
-    """Bytes in a readable unit, such as 1.2 MB."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} GB"
+from paraaegis.statement.words import SAME_RUN, SIMULATION, spent_text
 
 
 def metrics_text(measured: dict[str, float], first: str) -> str:
@@ -128,8 +120,7 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
     noise = f"; noise σ = {recommendation.sigma:.4g} per coordinate" if recommendation.sigma else ""
     console.print(f"profile {recommendation.profile}{noise}", highlight=False)
     if recommendation.simulation:
-        text = "Simulation without guarantee: noise and secret orders are seeded; set privacy.noise=secret."
-        console.print(text, highlight=False)
+        console.print(f"{SIMULATION} {SAME_RUN}", highlight=False)
     if request.train is None:
         console.print("Training time is not included; add --train-seconds, or --pilot to measure it.", highlight=False)
     if not recommendation.choice.measured:
@@ -213,11 +204,7 @@ def show_guarantees(run_guarantees: RunGuarantees) -> None:
     title = f"{run_guarantees.method}: {noise if run_guarantees.sigma or training else 'no noise'}"
     _show_guarantees(console, title, run_guarantees.guarantees)
     if run_guarantees.simulation:
-        console.print(
-            "Simulation without guarantee: noise and secret orders are seeded, so anyone who knows the seed can "
-            "compute them. The guarantees shown hold for the same run with privacy.noise=secret.",
-            highlight=False,
-        )
+        console.print(f"{SIMULATION} {SAME_RUN}", highlight=False)
     if run_guarantees.lwe_bits is not None:
         console.print(
             f"The masks have about {run_guarantees.lwe_bits} bits of security (core-SVP) in a sum over "
@@ -225,11 +212,7 @@ def show_guarantees(run_guarantees: RunGuarantees) -> None:
             highlight=False,
         )
     if run_guarantees.spent:
-        count = ", ".join(f"{number} of {what}" for what, number in run_guarantees.spent.releases.items())
-        share = run_guarantees.spent.share_of_budget
-        used = "" if share is None else f"; {100 * share:.1f}% of the budget ({run_guarantees.spent.reading}) is spent"
-        rounds = plural(run_guarantees.spent.rounds, "round")
-        console.print(f"Released in {rounds}: {count or 'nothing'}{used}.", highlight=False)
+        console.print(spent_text(run_guarantees.spent), highlight=False)
     if not run_guarantees.calibrations:
         return
     table = Table(title="The same budget under each calibration", title_justify="left")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -82,8 +83,35 @@ class RunGuarantees(msgspec.Struct, kw_only=True):
     lwe_bits: int | None = None  # hardness of the masks in bits, with the fewest honest clients in a sum
 
 
+@dataclass(frozen=True)
+class Account:
+    """A resolved configuration and its releases: those in a ledger or, without one, those that one client plans."""
+
+    config: Config
+    releases: list[Release]
+    ledger: Ledger | None = None
+
+    @property
+    def guarantees(self) -> RunGuarantees:
+        """What follows from these releases."""
+        result = _guarantees_of(self.config, self.releases)
+        if (ledger := self.ledger) is not None:
+            result.spent = Spent(
+                releases=dict(Counter(release.what for release in ledger.releases)),
+                rounds=len({(release.run, release.round) for release in ledger.releases if release.round}),
+                share_of_budget=ledger.share,
+                reading=ledger.budget.reading if ledger.budget else "",
+            )
+        return result
+
+
 def run_guarantees(config: Config) -> RunGuarantees:
-    """The guarantees of a configuration.
+    """The guarantees of a configuration, as of `planned`."""
+    return planned(config).guarantees
+
+
+def planned(config: Config) -> Account:
+    """What one client will release, if it takes part in every round in which it may.
 
     If calibration `paper` needs `min_samples`, it is taken from the split of a built-in data set; a configuration with
     a learner must say it.
@@ -102,7 +130,7 @@ def run_guarantees(config: Config) -> RunGuarantees:
     releases = [release for number in rounds for release in releases_of(parts, "any", number, simulated=seeded)]
     if (training := record_privacy(config)) is not None:
         releases += [training_release(training, "any", number, 0, seeded) for number in rounds]
-    return _guarantees_of(config, releases)
+    return Account(config, releases)
 
 
 def lacks_samples(config: Config) -> bool:
@@ -127,6 +155,16 @@ def _with_samples(config: Config) -> Config:
 
 def spending(path: Path) -> RunGuarantees:
     """What the run in this folder has spent according to its ledger."""
+    return recorded(path).guarantees
+
+
+def is_silo(path: Path) -> bool:
+    """Whether a folder is a silo's: all releases in its ledger are this silo's, whatever it was called."""
+    return (path / "identity").exists()
+
+
+def recorded(path: Path) -> Account:
+    """What was released according to the ledger in this folder, a run's or a silo's."""
     folder = RunFolder(path)
     if folder.config.exists() and folder.records.exists() and not folder.ledger.exists():
         raise RunError(
@@ -139,18 +177,11 @@ def spending(path: Path) -> RunGuarantees:
     config = load_config(folder.config)
     quorum = resolve(config, [1]).federation.quorum  # which a silo's file may leave open
     config = msgspec.structs.replace(config, federation=msgspec.structs.replace(config.federation, quorum=quorum))
-    silo = (path / "identity").exists()  # a silo's folder: all releases are this silo's, whatever it was called
+    silo = is_silo(path)
     ledger = Ledger(budget(config), folder.ledger, one_owner=silo)
     folder.check_ledger(ledger.releases)
     releases = [msgspec.structs.replace(one, client="this silo") if silo else one for one in ledger.releases]
-    result = _guarantees_of(config, releases)
-    result.spent = Spent(
-        releases=dict(Counter(release.what for release in ledger.releases)),
-        rounds=len({(release.run, release.round) for release in ledger.releases if release.round}),
-        share_of_budget=ledger.share,
-        reading=ledger.budget.reading if ledger.budget else "",
-    )
-    return result
+    return Account(config, releases, ledger)
 
 
 def privacy_line(path: Path) -> str:

@@ -1,0 +1,1 @@
+"""The statement: one page for a data protection officer about what a run or a configuration protects."""
