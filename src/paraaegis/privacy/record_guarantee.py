@@ -72,7 +72,7 @@ def _of_a_record(
     if rest.epsilon is not None:
         kind = rest.kind.removeprefix("simulated ")
         why += f", except {_updates(others)} with noise on the update: {rest.why}"
-    why += "; provided that nobody learns which records a step drew"
+    why += "; provided that nobody learns which records, or how many, a step drew"
     if adversary not in (CLIENTS, HOLDERS):
         missing = ", ".join(filter(None, [reports, "whether a client declines to take part"]))
         why += f"; not covered: {missing}"
