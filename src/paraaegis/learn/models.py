@@ -15,7 +15,7 @@ from paraaegis.errors import ConfigError
 from paraaegis.learn.vector import spans_of
 
 Shape: TypeAlias = tuple[int, int, int]  # height, width and channels of an image
-Norm: TypeAlias = Callable[[int], nn.Module]  # of so many channels
+Norm: TypeAlias = Callable[[int], nn.Module]  # for a number of channels
 SMALLEST = 8  # pixels per side
 
 
@@ -70,7 +70,7 @@ def mlp(shape: Shape, classes: int) -> nn.Module:
 
 
 def group_norm(channels: int) -> nn.Module:
-    """GroupNorm with 32 channels per group, which is a layer of its own for each sample."""
+    """GroupNorm with 32 channels per group; it normalises each sample by itself."""
     return nn.GroupNorm(max(1, channels // 32), channels)
 
 

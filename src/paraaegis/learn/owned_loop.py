@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -13,12 +12,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from paraaegis.errors import ConfigError, DataError, UpdateError
 from paraaegis.learn.optimizer import set_rate
-from paraaegis.learn.private import PrivateGradient, poisson
+from paraaegis.learn.private import Loss, PrivateGradient, poisson
 from paraaegis.plural import plural
 from paraaegis.types import Draw, Metrics, RecordPrivacy
 
 Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | tuple[Tensor, Tensor]"
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Rate: TypeAlias = float | Callable[[int], float]  # the same in every round, or of the round
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -86,8 +84,8 @@ class OwnedLoop:
             )
 
         def outputs(inputs: Tensor, parameters: dict[str, Tensor]) -> Tensor:
-            found: Tensor = functional_call(model, parameters, inputs)
-            return found
+            computed: Tensor = functional_call(model, parameters, inputs)
+            return computed
 
         self.optimizer.state.clear()  # of training without DP-SGD, if there was any
         self._private = PrivateGradient(model, self._loss, privacy, self.samples, outputs), draw
@@ -95,12 +93,13 @@ class OwnedLoop:
     def _run_privately(self, gradient: PrivateGradient, draw: Draw, model: nn.Module, number: int) -> Metrics:
         """The steps of a round with DP-SGD."""
         rng, device, seen = draw(number), next(model.parameters()).device, 0
-        torch.manual_seed(int(rng.integers(2**63)))  # of dropout and transforms, which nobody may foresee either
+        torch.manual_seed(int(rng.integers(2**63)))  # for dropout and transforms
         size, dataset = self._loader.batch_size or 1, self._loader.dataset
         gradient.begin()
         for rows in list(poisson(self.samples, gradient.privacy, rng)):
-            for piece in np.array_split(rows, range(size, len(rows), size)) if len(rows) else []:
-                inputs, targets = self._loader.collate_fn([dataset[row] for row in piece.tolist()])
+            for start in range(0, len(rows), size):
+                piece = rows[start : start + size].tolist()
+                inputs, targets = self._loader.collate_fn([dataset[row] for row in piece])
                 gradient.add(inputs.to(device), targets.to(device))
             gradient.finish(gradient.draw_noise(rng))
             self.optimizer.step()

@@ -1,9 +1,10 @@
 """Record-level accounting: the ε of DP-SGD in a client's training, and the noise for a target ε.
 
-Neighbours differ in one record, whose gradient is zeroed out; the number of samples is public. A step that draws each
-record with rate q and adds noise of z clips is a Poisson-sampled Gaussian; steps compose by their privacy loss
-distributions. If a person has up to g records, a step draws a binomial number of them, whose gradients add up: a
-mixture of Gaussians (Ganesh 2024). All of it assumes that nobody learns which records were drawn.
+Neighbours differ in one record of one client, whose gradient is zeroed out; the number of samples is public. A step
+that draws each record with rate q and adds noise of z times the clip is a Poisson-sampled Gaussian; steps compose by
+their privacy loss distributions. If a person has up to g records in a client, a step draws a binomial number of them,
+whose gradients add up: a mixture of Gaussians (Ganesh 2024). All of it assumes that nobody learns which records, or how
+many, a step drew.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def multiplier_for(epsilon: float, delta: float, sample_rate: float, steps: int,
         if high > LARGEST_MULTIPLIER:
             raise ConfigError(
                 f"ε = {epsilon:g} at δ = {delta:g} for {plural(steps, 'step')} at privacy.sample_rate = "
-                f"{sample_rate:g} needs more noise than {LARGEST_MULTIPLIER:g} clips; raise privacy.epsilon, or lower "
-                "privacy.sample_rate, train.epochs or federation.rounds"
+                f"{sample_rate:g} needs a noise multiplier above {LARGEST_MULTIPLIER:g}; raise privacy.epsilon, or "
+                "lower privacy.sample_rate, train.epochs or federation.rounds"
             )
     low = high / 2
     while fits(low):
