@@ -243,6 +243,11 @@ class Config(Section, frozen=True):
         return max(1, round(self.federation.fraction * self.federation.clients))
 
     @property
+    def participations(self) -> int:
+        """The most rounds in which a client takes part."""
+        return self.privacy.participations or self.federation.rounds
+
+    @property
     def subject(self) -> str:
         """What is trained, for titles."""
         return f"learners {self.learner}" if self.learner else f"{self.data.name}, {self.model.name}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -161,11 +160,21 @@ def resnet18(shape: Shape, classes: int, norm: Norm = nn.BatchNorm2d) -> nn.Modu
     return ResNet18(shape[2], classes, norm)
 
 
+def cnn_gn(shape: Shape, classes: int) -> nn.Module:
+    """The same as cnn with GroupNorm, for record-level DP."""
+    return cnn(shape, classes, group_norm)
+
+
+def resnet18_gn(shape: Shape, classes: int) -> nn.Module:
+    """ResNet-18 with GroupNorm, for record-level DP."""
+    return resnet18(shape, classes, group_norm)
+
+
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
     "resnet18": resnet18,
     "cnn-tanh": cnn_tanh,
-    "cnn-gn": partial(cnn, norm=group_norm),
-    "resnet18-gn": partial(resnet18, norm=group_norm),
+    "cnn-gn": cnn_gn,
+    "resnet18-gn": resnet18_gn,
 }

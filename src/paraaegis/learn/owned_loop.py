@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from paraaegis.errors import ConfigError, DataError, UpdateError
 from paraaegis.learn.optimizer import set_rate
-from paraaegis.learn.private import Loss, PrivateGradient, poisson
+from paraaegis.learn.private import Loss, PrivateGradient, private_round
 from paraaegis.plural import plural
 from paraaegis.types import Draw, Metrics, RecordPrivacy
 
@@ -92,18 +94,19 @@ class OwnedLoop:
 
     def _run_privately(self, gradient: PrivateGradient, draw: Draw, model: nn.Module, number: int) -> Metrics:
         """The steps of a round with DP-SGD."""
-        rng, device, seen = draw(number), next(model.parameters()).device, 0
-        torch.manual_seed(int(rng.integers(2**63)))  # for dropout and transforms
-        size, dataset = self._loader.batch_size or 1, self._loader.dataset
-        gradient.begin()
-        for rows in list(poisson(self.samples, gradient.privacy, rng)):
+        device, size, dataset = next(model.parameters()).device, self._loader.batch_size or 1, self._loader.dataset
+
+        def add(rows: NDArray[np.int64]) -> None:
             for start in range(0, len(rows), size):
                 piece = rows[start : start + size].tolist()
                 inputs, targets = self._loader.collate_fn([dataset[row] for row in piece])
                 gradient.add(inputs.to(device), targets.to(device))
-            gradient.finish(gradient.draw_noise(rng))
+
+        def finish(noise: Tensor | None) -> None:
+            gradient.finish(noise)
             self.optimizer.step()
-            seen += len(rows)
+
+        seen = private_round(gradient, self.samples, draw(number), add, finish)
         self.optimizer.zero_grad()
         return {"loss": gradient.losses.item() / seen} if seen else {}
 

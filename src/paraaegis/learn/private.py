@@ -30,6 +30,9 @@ def poisson(samples: int, privacy: RecordPrivacy, rng: np.random.Generator) -> I
         yield np.flatnonzero(rng.random(samples) < privacy.sample_rate)
 
 
+_BELOW = 1 - 2**-14  # gradients are clipped to this share of the clip, so that rounding in float32 never exceeds it
+
+
 class PrivateGradient:
     """The gradient of one step, from its samples in any number of pieces.
 
@@ -75,7 +78,7 @@ class PrivateGradient:
         rows = [one.reshape(one.shape[0], -1).float() for one in gradients.values()]
         norms = torch.stack([torch.linalg.vector_norm(row, dim=1) for row in rows]).norm(dim=0)
         finite = torch.isfinite(norms)
-        factors = torch.where(finite, (self.privacy.clip / norms).clamp(max=1), torch.zeros_like(norms))
+        factors = torch.where(finite, (_BELOW * self.privacy.clip / norms).clamp(max=1), torch.zeros_like(norms))
         valid = torch.isfinite(losses)
         if counted is not None:
             factors, valid = factors * counted, valid & counted.bool()
@@ -116,6 +119,22 @@ class PrivateGradient:
 
     def _loss_of_one(self, parameters: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Tensor:
         return self._loss(self._outputs(inputs.unsqueeze(0), parameters), target.unsqueeze(0))
+
+
+def private_round(
+    gradient: PrivateGradient,
+    samples: int,
+    rng: np.random.Generator,
+    add: Callable[[NDArray[np.int64]], None],
+    finish: Callable[[Tensor | None], None],
+) -> int:
+    """Take the steps of a round: `add` the gradients of the samples drawn, `finish` with noise; how many were drawn."""
+    gradient.begin()
+    drawn = list(poisson(samples, gradient.privacy, rng))
+    for rows in drawn:
+        add(rows)
+        finish(gradient.draw_noise(rng))
+    return sum(map(len, drawn))
 
 
 def check_kept(model: nn.Module) -> None:

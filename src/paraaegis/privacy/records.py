@@ -54,7 +54,7 @@ def record_privacy(config: Config) -> RecordPrivacy | None:
     if privacy.unit != "record":
         return None
     steps = steps_per_round(config)
-    total = steps * (privacy.participations or config.federation.rounds)
+    total = steps * config.participations
     multiplier = 0.0
     if not math.isinf(privacy.epsilon):
         multiplier = multiplier_for(privacy.epsilon, privacy.delta, privacy.sample_rate, total, privacy.group)
@@ -73,7 +73,7 @@ def multiplier_for(epsilon: float, delta: float, sample_rate: float, steps: int,
     from scipy.optimize import brentq
 
     def excess(multiplier: float) -> float:
-        return min(_epsilon(((Step(sample_rate, multiplier), steps),), delta, group), _HUGE) - epsilon
+        return min(epsilon_of_steps([(Step(sample_rate, multiplier), steps)], delta, group), _HUGE) - epsilon
 
     def fits(multiplier: float) -> bool:
         return excess(multiplier) <= 0
@@ -181,9 +181,9 @@ class RecordBudget:
         """See Budget."""
         before, after = self.epsilon_at(spent), self.epsilon_at(spent + cost)
         return (
-            f"the privacy budget of {new[0].client} is spent: ε = {before:.4g} of {self.epsilon:g} at δ = "
-            f"{self.delta:g} ({self.reading}), against everyone; training in round {new[0].round} would make it "
-            f"{after:.4g}. To continue on top of what is already spent, set a budget of ε ≥ {after:.4g}"
+            f"the privacy budget of {new[0].client} is spent: its trainings and noised updates make ε = {before:.4g} "
+            f"of {self.epsilon:g} at δ = {self.delta:g} ({self.reading}), against everyone; training in round "
+            f"{new[0].round} would make it {after:.4g}. A later run that adds to this ledger needs ε ≥ {after:.4g}"
         )
 
     def epsilon_at(self, spent: Spent) -> float:
@@ -196,7 +196,7 @@ def record_budget(config: Config, training: RecordPrivacy) -> RecordBudget | Non
     privacy = config.privacy
     if not training.multiplier:
         return None
-    total = training.steps * (privacy.participations or config.federation.rounds)
+    total = training.steps * config.participations
     planned = Step(training.sample_rate, training.multiplier), total
     return RecordBudget(privacy.epsilon, privacy.delta, privacy.group, planned)
 
