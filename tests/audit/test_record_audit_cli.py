@@ -27,7 +27,7 @@ def silent(monkeypatch):
 def test_the_command_says_what_is_claimed_and_what_the_attack_proves(monkeypatch, capsys):
     assert command(monkeypatch, *RECORDS) == 0
     out = capsys.readouterr().out
-    assert out.startswith("record-level DP: 5,000 canaries, each in or out by a fair coin, 2 rounds of 10 steps; ")
+    assert out.startswith("record-level DP: 5,000 canaries, each in or out by a fair coin, 2 rounds of 4 steps; ")
     assert "everyone, unit record, δ = 1e-05: claimed ε 4.4; the strongest attack we ran proves at least" in out
     assert "Nothing contradicts a claim." in out
     assert "partition" not in out  # which is for noise on updates

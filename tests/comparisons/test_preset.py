@@ -70,6 +70,8 @@ def test_shipped_presets_are_the_papers_experiments():
         "paper-strategies",
         "paper-table1",
         "quick",
+        "records",
+        "records-digits",
         "rlwe",
     ]
     table1 = cells_of(read_preset("paper-table1"))

@@ -53,7 +53,7 @@ def test_the_gradient_of_one_sample_is_scaled_down_to_the_clip(kind, seed, clip)
     found = step_of(gradient, (inputs, targets))
     loss = F.cross_entropy(gradient._model(inputs), targets)
     plain = torch.cat([one.flatten() for one in torch.autograd.grad(loss, list(gradient._parameters.values()))])
-    wanted = plain.double() * min(1.0, clip / plain.double().norm())
+    wanted = plain.double() * min(1.0, clip * (1 - 2**-14) / plain.double().norm())
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5 * float(wanted.abs().max()))
 
 
@@ -119,7 +119,7 @@ def test_a_weight_used_twice_is_clipped_as_one():
     gradient = gradient_of(model, math.inf)
     (plain,) = torch.autograd.grad(F.cross_entropy(model(inputs), targets), [model.first.weight])
     torch.testing.assert_close(step_of(gradient, (inputs, targets)), plain.flatten().double())
-    assert step_of(gradient_of(model, 1e-3), (inputs, targets)).norm() == pytest.approx(1e-3)
+    assert step_of(gradient_of(model, 1e-3), (inputs, targets)).norm() == pytest.approx(1e-3, rel=1e-4)
 
 
 # Who is drawn

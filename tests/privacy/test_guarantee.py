@@ -95,7 +95,7 @@ def training(number, sigma=2.0):
 
 
 def update(number, sigma=0.0, **seen):
-    seen = {"server": "noised", "clients": "noised"} if sigma else {"server": "clear", "clients": "clear"} | seen
+    seen = dict.fromkeys(("server", "clients"), "noised" if sigma else "clear") | seen
     return Release(round=number, client="a", what="update", clip=1.0 if sigma else 0.0, sigma=sigma, **seen)
 
 
@@ -119,6 +119,25 @@ def test_an_update_without_any_noise_voids_the_epsilon_of_the_others_and_says_so
         assert row.why.startswith("1 update came from training without DP-SGD")
     hidden = of_records(training(1), update(1), update(2, server="hidden"))
     assert [row.kind for row in hidden] == ["computational", "none", "none", "none"]
+
+
+@pytest.mark.parametrize(
+    ("other", "kind"),
+    [
+        (Release(round=2, client="a", what="votes", server="hidden", clients="clear"), "dp given the partition"),
+        (Release(round=1, client="a", what="votes", server="hidden", clients="clear"), "dp"),
+    ],
+)
+def test_the_conditions_of_noised_updates_hold_for_a_record_too(other, kind):
+    rows = of_records(training(1), update(1), update(2, sigma=8.0), other)
+    assert {row.kind for row in rows} == {kind}
+    assert all("except 1 update with noise on the update" in row.why for row in rows)
+    assert [row.adversary for row in rows if "declines" in row.why] == [ADVERSARIES[0], ADVERSARIES[3]]
+
+
+def test_masks_that_a_record_relies_on_are_a_condition_of_its_epsilon():
+    masked = update(2, sigma=8.0, server="summed", clients="summed")
+    assert of_records(training(1), update(1), masked)[0].kind == "computational dp"
 
 
 def test_noise_too_small_for_the_distributions_is_added_up():

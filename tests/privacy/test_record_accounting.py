@@ -200,7 +200,7 @@ def test_a_clip_below_what_float32_can_square_is_refused():
 @pytest.mark.parametrize(
     ("asked", "refusal"),
     [((50.1, 1e-5, 0.1, 10), "at most 50 .* got 50.1; more protects nobody"),
-     ((1e-4, 1e-5, 0.1, 10_000), "needs more noise than 10000 clips; raise privacy.epsilon")],
+     ((1e-4, 1e-5, 0.1, 10_000), "needs a noise multiplier above 10000; raise privacy.epsilon")],
 )  # fmt: skip
 def test_budgets_that_no_noise_meets_or_that_protect_nobody_are_refused(asked, refusal):
     with pytest.raises(ConfigError, match=refusal):

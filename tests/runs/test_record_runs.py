@@ -116,7 +116,10 @@ def test_a_round_trained_again_with_secret_noise_is_charged_again_and_the_spent_
     ]
     assert trained == [(1, 0), (2, 0), (2, 1)]  # what the budget of three rounds pays
     assert result.rounds == 2
-    assert "the privacy budget of client-0 is spent: ε = 7.998 of 8 at δ = 0.001 (unit: record)" in result.stopped
+    assert (
+        "client-0 is spent: its trainings and noised updates make ε = 7.998 of 8 at δ = 0.001 (unit: record)"
+        in result.stopped
+    )
     assert "training in round 3 would make it" in result.stopped
 
 
@@ -220,8 +223,8 @@ def test_a_delta_too_large_for_the_largest_client_is_refused(tmp_path):
         (["privacy.calibration=paper"], 'needs privacy.calibration = "tight"'),
         (["privacy.sigma=0.5"], "privacy.sigma = 0.5 is noise on updates"),
         (["privacy.inside_clip=1.0"], "privacy.inside_clip = 1 is noise on updates"),
-        (["privacy.unit=client"], "privacy.sample_rate = 0.25 has no effect with privacy.unit = 'client'"),
-        (["privacy.unit=client", "privacy.sample_rate=0.1", "privacy.group=2"], "privacy.group = 2 has no effect"),
+        (["privacy.unit=client", "privacy.sample_rate=0.2"], "privacy.sample_rate = 0.2 has no effect with"),
+        (["privacy.unit=client", "privacy.sample_rate=0.25", "privacy.group=2"], "privacy.group = 2 has no effect"),
         (["protect.method=lwe-secagg"], "updates carry none; use method ckks-fedavg"),
         (["protect.method=varying-dp"], "updates carry none; use method fedavg"),
         (["privacy.epsilon=51"], "at most 50 .* got 51"),

@@ -49,11 +49,13 @@ def audit(
     from paraaegis.audit import games, records
     from paraaegis.audit.setup import check_finite
     from paraaegis.cli.display import ticking
+    from paraaegis.runs.check import check_method
 
     everything = games.everything() | records.everything()
     configs = everything if config is None and not settings else {"": chosen_config(config, settings)}
     for one in configs.values():
         check_finite(one)
+        check_method(one)
         if one.privacy.unit != "record":
             games.check_noised(one, rounds)
     audits: list[Audit | RecordAudit] = []

@@ -23,7 +23,8 @@ def privacy(
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
     clip: Annotated[float | None, typer.Option(help="The clipping threshold θ.")] = None,
     unit: Annotated[
-        str | None, typer.Option(help="client: one client's update is removed; client-replace: it is replaced.")
+        str | None,
+        typer.Option(help="client: one client's update removed; client-replace: replaced; record: one record."),
     ] = None,
     sampling: Annotated[float | None, typer.Option(help="The fraction of clients drawn each round.")] = None,
     decay: Annotated[

@@ -199,7 +199,8 @@ def show_guarantees(run_guarantees: RunGuarantees) -> None:
     if (training := run_guarantees.training) is not None:
         noise = (
             f"DP-SGD in every client, {plural(training.steps_per_round, 'step')} per round, {training.steps} in all; "
-            f"sample rate {training.sample_rate:g}, clip {training.clip:g}, σ = {training.noise_multiplier:g} clips"
+            f"sample rate {training.sample_rate:g}, clip {training.clip:g}, "
+            f"noise multiplier {training.noise_multiplier:g}"
         )
     title = f"{run_guarantees.method}: {noise if run_guarantees.sigma or training else 'no noise'}"
     _show_guarantees(console, title, run_guarantees.guarantees)

@@ -87,9 +87,13 @@ def _elsewhere(name: str, whole: Any) -> str:
     return f" (did you mean {owners[0] + '.' + name!r}?)" if owners else ""
 
 
+_SYNONYMS = dict.fromkeys(("patient", "person", "sample", "example", "user", "instance"), "record")  # of privacy.unit
+
+
 def meant(word: str, allowed: Iterable[str]) -> str:
     """A hint that names the closest allowed word; empty if none is close."""
-    close = difflib.get_close_matches(word, list(allowed), n=1)
+    allowed = list(allowed)
+    close = [_SYNONYMS[word]] if _SYNONYMS.get(word) in allowed else difflib.get_close_matches(word, allowed, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

@@ -178,7 +178,7 @@ class Privacy(Section, frozen=True):
         "what may change: a client's update removed or replaced, or one training record (DP-SGD in every client)",
     ] = "client"
     sample_rate: Annotated[float, Meta(gt=0, le=1), "unit record: the probability that a step draws a sample"] = 0.25
-    group: Annotated[Count, "unit record: at most so many records belong to one person, whom ε then protects"] = 1
+    group: Annotated[Count, "unit record: the most records that belong to one person, whom ε then protects"] = 1
     noise: Annotated[Literal["seeded", "secret"], "secret: nobody can replay it; seeded: a simulation"] = "seeded"
     sigma: Annotated[float, Meta(ge=0), "σ of the noise per value; 0: what the budget allows over all rounds"] = 0.0
     participations: Annotated[Natural, "tight: maximum number of rounds a client takes part in; 0: no limit"] = 0
@@ -241,6 +241,11 @@ class Config(Section, frozen=True):
     def sampled(self) -> int:
         """Clients per round."""
         return max(1, round(self.federation.fraction * self.federation.clients))
+
+    @property
+    def participations(self) -> int:
+        """The most rounds in which a client takes part."""
+        return self.privacy.participations or self.federation.rounds
 
     @property
     def subject(self) -> str:

@@ -19,10 +19,10 @@ from paraaegis.engines.flower.processes import FlowerProcesses, check_installed,
 from paraaegis.errors import RunError
 from paraaegis.files import write_whole
 from paraaegis.plural import plural
-from paraaegis.privacy.records import check_delta, record_privacy
+from paraaegis.privacy.records import record_privacy
 from paraaegis.protocol.learner import check_learners
 from paraaegis.runs.assemble import make_keys, record_draws
-from paraaegis.runs.check import resolve, warn_of_range
+from paraaegis.runs.check import check_samples, resolve, warn_of_range
 from paraaegis.runs.folder import RunFolder, write_config
 from paraaegis.runs.learners import make_learners
 from paraaegis.runs.origin import Origin, origin_of
@@ -97,8 +97,7 @@ def prepare(config: Config, out: Path, fresh: bool = False) -> tuple[RunFolder, 
     if config.learner:
         learners = check_learners(make_learners(config), record_privacy(config), record_draws(config))
         warn_of_range(config, next(iter(learners.values())).has_batch_norm)
-        for name, learner in learners.items():
-            check_delta(config, name, learner.samples)
+        check_samples(config, learners)
         resolved = resolve(config, [learner.samples for learner in learners.values()])
         return lay_out(resolved, out, fresh, origin_of(config, learners))
     from paraaegis.learn.models import has_batch_norm

@@ -17,7 +17,8 @@ from torch.nn.parameter import is_lazy
 
 from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
 from paraaegis.learn.keep import Kept, check_keep, restore, state_of
-from paraaegis.learn.owned_loop import Data, Loss, MakeOptimizer, OwnedLoop, Rate, make_loader
+from paraaegis.learn.owned_loop import Data, MakeOptimizer, OwnedLoop, Rate, make_loader
+from paraaegis.learn.private import Loss
 from paraaegis.learn.vector import check_length, floats, from_vector, integers, save_state, spans_of, to_vector
 from paraaegis.types import Arrays, Draw, Metrics, RecordPrivacy, Vector
 

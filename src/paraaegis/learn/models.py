@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +14,7 @@ from paraaegis.errors import ConfigError
 from paraaegis.learn.vector import spans_of
 
 Shape: TypeAlias = tuple[int, int, int]  # height, width and channels of an image
-Norm: TypeAlias = Callable[[int], nn.Module]  # of so many channels
+Norm: TypeAlias = Callable[[int], nn.Module]  # for a number of channels
 SMALLEST = 8  # pixels per side
 
 
@@ -70,7 +69,7 @@ def mlp(shape: Shape, classes: int) -> nn.Module:
 
 
 def group_norm(channels: int) -> nn.Module:
-    """GroupNorm with 32 channels per group, which is a layer of its own for each sample."""
+    """GroupNorm with 32 channels per group; it normalises each sample by itself."""
     return nn.GroupNorm(max(1, channels // 32), channels)
 
 
@@ -161,11 +160,21 @@ def resnet18(shape: Shape, classes: int, norm: Norm = nn.BatchNorm2d) -> nn.Modu
     return ResNet18(shape[2], classes, norm)
 
 
+def cnn_gn(shape: Shape, classes: int) -> nn.Module:
+    """The same as cnn with GroupNorm, for record-level DP."""
+    return cnn(shape, classes, group_norm)
+
+
+def resnet18_gn(shape: Shape, classes: int) -> nn.Module:
+    """ResNet-18 with GroupNorm, for record-level DP."""
+    return resnet18(shape, classes, group_norm)
+
+
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
     "resnet18": resnet18,
     "cnn-tanh": cnn_tanh,
-    "cnn-gn": partial(cnn, norm=group_norm),
-    "resnet18-gn": partial(resnet18, norm=group_norm),
+    "cnn-gn": cnn_gn,
+    "resnet18-gn": resnet18_gn,
 }

@@ -7,18 +7,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from paraaegis.errors import ConfigError, DataError, UpdateError
 from paraaegis.learn.optimizer import set_rate
-from paraaegis.learn.private import PrivateGradient, poisson
+from paraaegis.learn.private import Loss, PrivateGradient, private_round
 from paraaegis.plural import plural
 from paraaegis.types import Draw, Metrics, RecordPrivacy
 
 Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | tuple[Tensor, Tensor]"
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Rate: TypeAlias = float | Callable[[int], float]  # the same in every round, or of the round
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -86,25 +86,27 @@ class OwnedLoop:
             )
 
         def outputs(inputs: Tensor, parameters: dict[str, Tensor]) -> Tensor:
-            found: Tensor = functional_call(model, parameters, inputs)
-            return found
+            computed: Tensor = functional_call(model, parameters, inputs)
+            return computed
 
         self.optimizer.state.clear()  # of training without DP-SGD, if there was any
         self._private = PrivateGradient(model, self._loss, privacy, self.samples, outputs), draw
 
     def _run_privately(self, gradient: PrivateGradient, draw: Draw, model: nn.Module, number: int) -> Metrics:
         """The steps of a round with DP-SGD."""
-        rng, device, seen = draw(number), next(model.parameters()).device, 0
-        torch.manual_seed(int(rng.integers(2**63)))  # of dropout and transforms, which nobody may foresee either
-        size, dataset = self._loader.batch_size or 1, self._loader.dataset
-        gradient.begin()
-        for rows in list(poisson(self.samples, gradient.privacy, rng)):
-            for piece in np.array_split(rows, range(size, len(rows), size)) if len(rows) else []:
-                inputs, targets = self._loader.collate_fn([dataset[row] for row in piece.tolist()])
+        device, size, dataset = next(model.parameters()).device, self._loader.batch_size or 1, self._loader.dataset
+
+        def add(rows: NDArray[np.int64]) -> None:
+            for start in range(0, len(rows), size):
+                piece = rows[start : start + size].tolist()
+                inputs, targets = self._loader.collate_fn([dataset[row] for row in piece])
                 gradient.add(inputs.to(device), targets.to(device))
-            gradient.finish(gradient.draw_noise(rng))
+
+        def finish(noise: Tensor | None) -> None:
+            gradient.finish(noise)
             self.optimizer.step()
-            seen += len(rows)
+
+        seen = private_round(gradient, self.samples, draw(number), add, finish)
         self.optimizer.zero_grad()
         return {"loss": gradient.losses.item() / seen} if seen else {}
 

@@ -1,8 +1,8 @@
 """DP-SGD: Poisson sampling, clipping of each sample's gradient, and noise.
 
 torch.func computes the gradient of one sample at a time, vectorised. So a sample's gradient depends on that sample
-alone, whatever layers the model has, which hooks on layers (as in Opacus) must establish layer by layer. Sampling and
-noise come from the generator that the caller passes.
+alone, whatever layers the model has; hooks (as in Opacus) need a rule for each kind of layer. Sampling and noise come
+from the generator that the caller passes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ def poisson(samples: int, privacy: RecordPrivacy, rng: np.random.Generator) -> I
     """Draw the samples of each step of a round, each independently with the same probability; a step may have none."""
     for _ in range(privacy.steps):
         yield np.flatnonzero(rng.random(samples) < privacy.sample_rate)
+
+
+_BELOW = 1 - 2**-14  # gradients are clipped to this share of the clip, so that rounding in float32 never exceeds it
 
 
 class PrivateGradient:
@@ -56,7 +59,7 @@ class PrivateGradient:
         self._each = vmap(grad_and_value(self._loss_of_one), (None, 0, 0), randomness="different")
 
     def begin(self) -> None:
-        """Begin a round: drop what an interrupted one may have left in the sum, which a step's noise must not cover."""
+        """Begin a round: clear what an interrupted round may have left in the sum."""
         self._sum.zero_()
         self.losses.zero_()
 
@@ -75,7 +78,7 @@ class PrivateGradient:
         rows = [one.reshape(one.shape[0], -1).float() for one in gradients.values()]
         norms = torch.stack([torch.linalg.vector_norm(row, dim=1) for row in rows]).norm(dim=0)
         finite = torch.isfinite(norms)
-        factors = torch.where(finite, (self.privacy.clip / norms).clamp(max=1), torch.zeros_like(norms))
+        factors = torch.where(finite, (_BELOW * self.privacy.clip / norms).clamp(max=1), torch.zeros_like(norms))
         valid = torch.isfinite(losses)
         if counted is not None:
             factors, valid = factors * counted, valid & counted.bool()
@@ -109,7 +112,7 @@ class PrivateGradient:
         return torch.from_numpy(rng.standard_normal(self.length)).to(self._noise_type)
 
     def blank_noise(self) -> Tensor | None:
-        """No noise yet: a tensor like that of `draw_noise`, on the model's device; None if the multiplier is 0."""
+        """Allocate what `draw_noise` fills, on the model's device; None if the multiplier is 0."""
         if not self.privacy.multiplier:
             return None
         return torch.zeros(self.length, dtype=self._noise_type, device=self._sum.device)
@@ -118,15 +121,31 @@ class PrivateGradient:
         return self._loss(self._outputs(inputs.unsqueeze(0), parameters), target.unsqueeze(0))
 
 
+def private_round(
+    gradient: PrivateGradient,
+    samples: int,
+    rng: np.random.Generator,
+    add: Callable[[NDArray[np.int64]], None],
+    finish: Callable[[Tensor | None], None],
+) -> int:
+    """Take the steps of a round: `add` the gradients of the samples drawn, `finish` with noise; how many were drawn."""
+    gradient.begin()
+    drawn = list(poisson(samples, gradient.privacy, rng))
+    for rows in drawn:
+        add(rows)
+        finish(gradient.draw_noise(rng))
+    return sum(map(len, drawn))
+
+
 def check_kept(model: nn.Module) -> None:
-    """Refuse a model that kept part of its samples, since later gradients would then depend on more than one sample."""
+    """Refuse a model that kept something of its samples: later gradients could then depend on more than one sample."""
     for name, layer in model.named_modules():
         for attribute, value in {**layer._buffers, **vars(layer)}.items():
             if any(map(_of_samples, _tensors(value))):
                 raise ConfigError(
                     f'privacy.unit = "record" needs gradients of single samples, but {_named(name)} ('
-                    f"{type(layer).__name__}) keeps what its forward computed in self.{attribute}, where the next "
-                    "samples would meet it; use a local variable instead"
+                    f"{type(layer).__name__}) keeps what its forward computed in self.{attribute}, where later "
+                    "samples could use it; use a local variable instead"
                 )
 
 

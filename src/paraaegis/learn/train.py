@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from paraaegis.errors import ConfigError, DataError
 from paraaegis.learn.augment import draw_crops, resample
 from paraaegis.learn.devices import find_device
 from paraaegis.learn.optimizer import make_optimizer, remember, restore, set_rate
-from paraaegis.learn.private import PrivateGradient, poisson
+from paraaegis.learn.private import PrivateGradient, private_round
 from paraaegis.learn.vector import check_length, from_vector, save_state, spans_of, to_vector
 from paraaegis.types import Arrays, Metrics, RecordPrivacy, Vector
 
@@ -119,15 +120,15 @@ class TorchLearner:
         return {"loss": self._value(total) / seen}
 
     def _train_privately(self, gradient: PrivateGradient, number: int) -> Metrics:
-        rng, seen = self._batches(number), 0
-        gradient.begin()
-        for rows in list(poisson(self.samples, gradient.privacy, rng)):
+        rng = self._batches(number)
+
+        def add(rows: NDArray[np.int64]) -> None:
             crops = self._crops(len(rows), rng)
             for start in range(0, len(rows), self._batch):
                 piece = slice(start, start + self._batch)
                 self._add(gradient, rows[piece], crops[piece])
-            self._finish(gradient, gradient.draw_noise(rng))
-            seen += len(rows)
+
+        seen = private_round(gradient, self.samples, rng, add, partial(self._finish, gradient))
         return {"loss": self._value(gradient.losses) / seen} if seen else {}
 
     def apply(self, weights: Vector, delta: Vector) -> Vector:

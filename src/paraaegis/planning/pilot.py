@@ -161,7 +161,7 @@ def _with_training_of(short: Config, whole: Config) -> Config:
     training, privacy = record_privacy(whole), short.privacy
     if training is None or not training.multiplier:
         return short
-    steps = training.steps * (privacy.participations or short.federation.rounds)
+    steps = training.steps * short.participations
     step = Step(training.sample_rate, training.multiplier)
     epsilon = epsilon_of_steps([(step, steps)], privacy.delta, privacy.group)
     return msgspec.structs.replace(short, privacy=msgspec.structs.replace(privacy, epsilon=epsilon))

@@ -78,7 +78,7 @@ class UpdateBudget:
         text = (
             f"the privacy budget of {new[0].client} is spent: {self.text(spent)} of {self.epsilon:g}, against "
             f"everyone who reads its noised values; round {new[0].round} would make it {self.text(after)}. "
-            f"To continue on top of what is already spent, set a budget of ε ≥ {self.epsilon_at(after):.4g}"
+            f"A later run that adds to this ledger needs a budget of ε ≥ {self.epsilon_at(after):.4g}"
         )
         if left <= self.limit * 1e-9:
             return text
@@ -155,7 +155,7 @@ def _sigma(config: Config, clip: float, parts: int) -> float:
     if privacy.sigma:
         sigma = privacy.sigma * clip / privacy.clip
     elif privacy.calibration == "tight":
-        releases = parts * (privacy.participations or federation.rounds)
+        releases = parts * config.participations
         sigma = sensitivity(clip, privacy.unit) * tight_multiplier(privacy.epsilon, privacy.delta, releases)
     else:
         multiplier = remark_multiplier(privacy.epsilon, privacy.delta, parts * federation.rounds, federation.fraction)

@@ -36,7 +36,7 @@ class Guess:
 
     @classmethod
     def of(cls, there: NDArray[np.float64], absent: NDArray[np.float64], guesses: int = 1) -> Guess:
-        """Guess "in" where a score is above 0; one of so many guesses from the same data."""
+        """Guess "in" where a score is above 0; one of this many guesses from the same data."""
         return cls(int((absent > 0).sum()), int((there <= 0).sum()), absent.size, there.size, guesses)
 
     @cached_property
@@ -84,8 +84,8 @@ def multiplier_bound(guesses: Sequence[Guess], claimed: Step, count: int, group:
         return None, guesses[0]
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
-        if found := refuting(middle):
-            high, best = middle, found
+        if refuted := refuting(middle):
+            high, best = middle, refuted
         else:
             low = middle
     return high * claimed.multiplier, best[0]

@@ -10,8 +10,9 @@ import msgspec
 from paraaegis.config import Privacy
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import (
+    CLIENTS,
+    HOLDERS,
     NOISED,
-    SERVER,
     VALUES,
     Guarantee,
     client_guarantees,
@@ -27,7 +28,8 @@ def guarantees(releases: Sequence[Release], privacy: Privacy) -> list[Guarantee]
     """The guarantee against each adversary: first of a client's contribution as a whole, then of one record."""
     trainings = [release for release in releases if release.what == TRAINING]
     private = {_training_of(training) for training in trainings if training.sigma}
-    others = [release for release in releases if release.what not in VALUES or _training_of(release) not in private]
+    trained = (*VALUES, "votes")
+    others = [release for release in releases if release.what not in trained or _training_of(release) not in private]
     clients = client_guarantees(releases, privacy)
     return [
         *clients,
@@ -56,8 +58,8 @@ def _of_a_record(
     if whole.kind == "nothing sent" or not (trained or whole.epsilon is not None):
         return msgspec.structs.replace(whole, unit=unit)
     if trained and rest.epsilon is None and rest.kind != "nothing sent":
-        count = plural(len({_training_of(one) for one in others if one.what in VALUES}), "update")
-        return msgspec.structs.replace(rest, unit=unit, why=f"{count} came from training without DP-SGD: {rest.why}")
+        why = f"{_updates(others)} came from training without DP-SGD: {rest.why}"
+        return msgspec.structs.replace(rest, unit=unit, why=why)
     noised = [one for one in others if one.what in VALUES and sight_of(one, adversary) in NOISED]
     epsilon = max(
         epsilon_spent(spent, privacy.delta, privacy.group) for spent in _spent(trainings, noised, adversary, privacy)
@@ -65,13 +67,20 @@ def _of_a_record(
     if not trained:
         why = f"one record moves a clipped update by at most twice the clip; {whole.why}"
         return msgspec.structs.replace(whole, unit=unit, why=why, epsilon=epsilon)
-    simulated = "simulated " if any(one.simulated for one in trainings) else ""
-    why = "whatever they see is computed from models trained with DP-SGD, provided that nobody learns which records "
-    why += "a step drew"
-    if adversary == SERVER:
+    simulated = "simulated " if any(one.simulated for one in (*trainings, *noised)) else ""
+    kind, why = "dp", "everything seen is computed from models trained with DP-SGD"
+    if rest.epsilon is not None:
+        kind = rest.kind.removeprefix("simulated ")
+        why += f", except {_updates(others)} with noise on the update: {rest.why}"
+    why += "; provided that nobody learns which records, or how many, a step drew"
+    if adversary not in (CLIENTS, HOLDERS):
         missing = ", ".join(filter(None, [reports, "whether a client declines to take part"]))
-        why = f"{why.replace('they see', 'it sees')}; not covered: {missing}"
-    return Guarantee(adversary, f"{simulated}dp", why, unit, epsilon, privacy.delta)
+        why += f"; not covered: {missing}"
+    return Guarantee(adversary, simulated + kind, why, unit, epsilon, privacy.delta)
+
+
+def _updates(releases: Sequence[Release]) -> str:
+    return plural(len({_training_of(one) for one in releases if one.what in VALUES}), "update")
 
 
 def _spent(trainings: Sequence[Release], noised: Sequence[Release], adversary: str, privacy: Privacy) -> list[Spent]:

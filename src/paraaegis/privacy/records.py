@@ -1,9 +1,10 @@
 """Record-level accounting: the ε of DP-SGD in a client's training, and the noise for a target ε.
 
-Neighbours differ in one record, whose gradient is zeroed out; the number of samples is public. A step that draws each
-record with rate q and adds noise of z clips is a Poisson-sampled Gaussian; steps compose by their privacy loss
-distributions. If a person has up to g records, a step draws a binomial number of them, whose gradients add up: a
-mixture of Gaussians (Ganesh 2024). All of it assumes that nobody learns which records were drawn.
+Neighbours differ in one record of one client, whose gradient is zeroed out; the number of samples is public. A step
+that draws each record with rate q and adds noise of z times the clip is a Poisson-sampled Gaussian; steps compose by
+their privacy loss distributions. If a person has up to g records in a client, a step draws a binomial number of them,
+whose gradients add up: a mixture of Gaussians (Ganesh 2024). All of it assumes that nobody learns which records, or how
+many, a step drew.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def record_privacy(config: Config) -> RecordPrivacy | None:
     if privacy.unit != "record":
         return None
     steps = steps_per_round(config)
-    total = steps * (privacy.participations or config.federation.rounds)
+    total = steps * config.participations
     multiplier = 0.0
     if not math.isinf(privacy.epsilon):
         multiplier = multiplier_for(privacy.epsilon, privacy.delta, privacy.sample_rate, total, privacy.group)
@@ -72,7 +73,7 @@ def multiplier_for(epsilon: float, delta: float, sample_rate: float, steps: int,
     from scipy.optimize import brentq
 
     def excess(multiplier: float) -> float:
-        return min(_epsilon(((Step(sample_rate, multiplier), steps),), delta, group), _HUGE) - epsilon
+        return min(epsilon_of_steps([(Step(sample_rate, multiplier), steps)], delta, group), _HUGE) - epsilon
 
     def fits(multiplier: float) -> bool:
         return excess(multiplier) <= 0
@@ -83,8 +84,8 @@ def multiplier_for(epsilon: float, delta: float, sample_rate: float, steps: int,
         if high > LARGEST_MULTIPLIER:
             raise ConfigError(
                 f"ε = {epsilon:g} at δ = {delta:g} for {plural(steps, 'step')} at privacy.sample_rate = "
-                f"{sample_rate:g} needs more noise than {LARGEST_MULTIPLIER:g} clips; raise privacy.epsilon, or lower "
-                "privacy.sample_rate, train.epochs or federation.rounds"
+                f"{sample_rate:g} needs a noise multiplier above {LARGEST_MULTIPLIER:g}; raise privacy.epsilon, or "
+                "lower privacy.sample_rate, train.epochs or federation.rounds"
             )
     low = high / 2
     while fits(low):
@@ -180,9 +181,9 @@ class RecordBudget:
         """See Budget."""
         before, after = self.epsilon_at(spent), self.epsilon_at(spent + cost)
         return (
-            f"the privacy budget of {new[0].client} is spent: ε = {before:.4g} of {self.epsilon:g} at δ = "
-            f"{self.delta:g} ({self.reading}), against everyone; training in round {new[0].round} would make it "
-            f"{after:.4g}. To continue on top of what is already spent, set a budget of ε ≥ {after:.4g}"
+            f"the privacy budget of {new[0].client} is spent: its trainings and noised updates make ε = {before:.4g} "
+            f"of {self.epsilon:g} at δ = {self.delta:g} ({self.reading}), against everyone; training in round "
+            f"{new[0].round} would make it {after:.4g}. A later run that adds to this ledger needs ε ≥ {after:.4g}"
         )
 
     def epsilon_at(self, spent: Spent) -> float:
@@ -195,7 +196,7 @@ def record_budget(config: Config, training: RecordPrivacy) -> RecordBudget | Non
     privacy = config.privacy
     if not training.multiplier:
         return None
-    total = training.steps * (privacy.participations or config.federation.rounds)
+    total = training.steps * config.participations
     planned = Step(training.sample_rate, training.multiplier), total
     return RecordBudget(privacy.epsilon, privacy.delta, privacy.group, planned)
 

@@ -120,9 +120,9 @@ def _exhausted(client: ClientContext, number: int, attempt: int, model: bytes) -
     if len(answered) < client.parameters.attempts:
         return ""
     return (
-        f"{client.name} has trained {len(answered)} times on this state of the model, and the server learned something "
-        f"each time; privacy.attempts = {client.parameters.attempts} allows no more. Raise it in this client's "
-        "configuration, or start a run with another seed"
+        f"{client.name} has trained {len(answered)} times on this state of the model, and the server may have learned "
+        f"something each time; privacy.attempts = {client.parameters.attempts} allows no more. Raise it in this "
+        "client's configuration, or start a run with another seed"
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paraaegis.crypto.shuffle import digest
+from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError, LearnerError, ParaAegisError, PrivacyError, UpdateError
 from paraaegis.plural import plural
 from paraaegis.types import Arrays, Draw, Learner, Metrics, RecordPrivacy, Vector
@@ -165,7 +166,7 @@ def protect_records(client: str, learner: Learner, privacy: RecordPrivacy | None
     if protect is not None:  # again in every run: an earlier one may have had a seeded generator
         with _naming_client(client, "protect_records"):
             protect(privacy, draw)
-    elif privacy is not None and getattr(learner, "record_privacy", None) != privacy:  # nor was it built so
+    elif privacy is not None and getattr(learner, "record_privacy", None) != privacy:  # and it was not built with it
         raise ConfigError(
             f'privacy.unit = "record" needs the training loop of this library, but the learner of {client} (a '
             f"{type(learner).__name__}) has its own; use torch_learner(model, data=...)"
@@ -202,11 +203,12 @@ def _first_model(client: str, learner: Learner) -> Vector:
 def check_learners(
     learners: Mapping[str, Learner],
     record_privacy: RecordPrivacy | None = None,
-    draws: Callable[[int], Draw] = lambda _: np.random.default_rng,
+    draws: Callable[[int], Draw] = lambda _client: lambda _number: system(),
 ) -> dict[str, CheckedLearner]:
     """The learners of one process. Their first models are made one after the other, and must be equal.
 
-    With `record_privacy` they train with DP-SGD, each with the generators that `draws` gives for its index.
+    With `record_privacy` they train with DP-SGD, each with the generators that `draws` gives for its index; by default
+    these are secret.
     """
     _refuse_sharing(learners)
     checked: dict[str, CheckedLearner] = {}

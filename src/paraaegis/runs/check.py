@@ -99,7 +99,8 @@ def check_samples(config: Config, learners: Mapping[str, CheckedLearner]) -> Non
                 f"{name} has {plural(learner.samples, 'sample')}, but needs at least {least}: lower "
                 f"federation.min_samples, or leave {name} out of the federation"
             )
-        check_delta(config, name, learner.samples)
+    largest = max(learners, key=lambda name: learners[name].samples)
+    check_delta(config, largest, learners[largest].samples)
 
 
 def checked_length(config: Config, learners: Mapping[str, CheckedLearner]) -> int:

@@ -57,9 +57,9 @@ def torch_experiment(config: Config, only: str | None = None) -> TorchExperiment
     device = devices.find_device(config.engine.device)
     make = _maker(config, dataset, str(device))
     batches = record_draws(config) if config.privacy.unit == "record" else partial(_batches, config.seed)
+    check_delta(config, *max(zip(config.names, map(len, shares), strict=True), key=lambda pair: pair[1]))
     learners: dict[str, Learner] = {}
     for index, (name, rows) in enumerate(zip(config.names, shares, strict=True)):
-        check_delta(config, name, len(rows))
         if only not in (None, name):
             continue
         if not learners:

@@ -125,7 +125,7 @@ def planned(config: Config) -> Account:
     shared = {half.ballot: half.votes, SAMPLES: _counted(config)}
     shared |= {METRICS: config.engine.share_metrics, SECONDS: config.engine.share_seconds}
     parts = [*half.exposures, *(part for part, released in shared.items() if released)]
-    rounds = range(1, (config.privacy.participations or config.federation.rounds) + 1)
+    rounds = range(1, config.participations + 1)
     seeded = config.privacy.noise == "seeded"
     releases = [release for number in rounds for release in releases_of(parts, "any", number, simulated=seeded)]
     if (training := record_privacy(config)) is not None:
@@ -238,7 +238,7 @@ def _training_of(config: Config) -> Training | None:
     privacy = record_privacy(config)
     if privacy is None:
         return None
-    rounds = config.privacy.participations or config.federation.rounds
+    rounds = config.participations
     return Training(
         sample_rate=privacy.sample_rate,
         steps_per_round=privacy.steps,
@@ -259,7 +259,7 @@ def calibrations(config: Config) -> list[Calibration]:
     if math.isinf(privacy.epsilon) or not clip or privacy.unit == "record":
         return []
     parts = method.noised_parts(config)
-    releases = parts * (privacy.participations or federation.rounds)
+    releases = parts * config.participations
     tight, rdp = (find(privacy.epsilon, privacy.delta, releases) for find in (tight_multiplier, rdp_multiplier))
     remark = remark_multiplier(privacy.epsilon, privacy.delta, parts * federation.rounds, federation.fraction)
     ways = [
