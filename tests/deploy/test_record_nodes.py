@@ -69,7 +69,7 @@ def test_a_server_that_repeats_a_round_pays_for_each_training_until_the_budget_i
             nodes.ask("client-0", again(begin, attempt))
     refused = nodes.ask("client-0", again(begin, 3))
     assert isinstance(refused, ReportOnly)
-    assert "client-0 is spent: its trainings and noised updates make ε = 7.998 of 8 at δ = 0.001 (unit: record)" in refused.declined
+    assert "its trainings and noised updates make ε = 7.998 of 8 at δ = 0.001 (unit: record)" in refused.declined
     assert trained(nodes) == [(1, 0), (1, 1), (1, 2)]
 
 
