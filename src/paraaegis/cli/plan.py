@@ -23,9 +23,7 @@ PILOT = 4  # rounds
 def plan(
     config: Annotated[
         Path | None,
-        typer.Argument(
-            help="A TOML file to start from. Without it, the defaults with exact accounting and secret noise."
-        ),
+        typer.Argument(help="A TOML file to start from. Without it, the defaults with secret noise."),
     ] = None,
     settings: Settings = None,
     model: Annotated[
@@ -190,7 +188,7 @@ def _base(
         "federation.clients": clients,
         "federation.rounds": rounds,
         "privacy.epsilon": epsilon,
-        "privacy.calibration": "tight" if epsilon is not None or path is None else None,
+        "privacy.calibration": "tight" if epsilon is not None else None,
         "privacy.noise": "secret" if path is None else None,
         "protect.method": method,
         "model.name": named,

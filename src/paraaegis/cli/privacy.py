@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from paraaegis.cli.options import Json, Settings, print_json
-from paraaegis.config import Config, load_config, make_config
+from paraaegis.cli.options import Json, Settings, chosen_config, print_json
 from paraaegis.errors import ConfigError
 
 
 def privacy(
     config: Annotated[
         Path | None,
-        typer.Argument(help="A TOML file or a run's folder. Without it, the defaults with exact accounting."),
+        typer.Argument(help="A TOML file or a run's folder. Without it, the defaults."),
     ] = None,
     settings: Settings = None,
     epsilon: Annotated[float | None, typer.Option(help="The budget's ε.")] = None,
@@ -51,7 +50,7 @@ def privacy(
             raise ConfigError(f"{config} is a run's folder, and options cannot change what it spent; omit them")
         shown = spending(config)
     else:
-        changed = _changed(config, changes)
+        changed = chosen_config(config, changes)
         if decay is not None and not method_of(changed).varies:
             able = next(name for name, method in METHODS.items() if method.varies)
             raise ConfigError(
@@ -65,7 +64,3 @@ def privacy(
     from paraaegis.cli.tables import show_guarantees
 
     show_guarantees(shown)
-
-
-def _changed(config: Path | None, changes: list[str]) -> Config:
-    return load_config(config, changes) if config else make_config({}, ["privacy.calibration=tight", *changes])
