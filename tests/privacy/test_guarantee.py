@@ -6,8 +6,9 @@ from paraaegis.config import Privacy, make_config
 from paraaegis.methods import METHODS
 from paraaegis.privacy.calibrate import epsilon_of, mu_of
 from paraaegis.privacy.ledger import Release
+from paraaegis.privacy.record_budget import training_release
 from paraaegis.privacy.record_guarantee import guarantees
-from paraaegis.privacy.records import Step, epsilon_of_steps, training_release
+from paraaegis.privacy.records import Step, epsilon_of_steps
 from paraaegis.runs.guarantees import run_guarantees
 from paraaegis.types import RecordPrivacy
 from toy import configure

@@ -15,7 +15,8 @@ from scipy.stats import binom, norm
 from paraaegis.errors import ConfigError, PrivacyError
 from paraaegis.privacy.calibrate import delta_of, epsilon_of
 from paraaegis.privacy.ledger import TRAINING, Release
-from paraaegis.privacy.records import RecordBudget, Step, check_delta, epsilon_of_steps, multiplier_for
+from paraaegis.privacy.record_budget import RecordBudget, check_delta
+from paraaegis.privacy.records import Step, epsilon_of_steps, multiplier_for
 from toy import configure
 
 ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE

@@ -23,7 +23,8 @@ from paraaegis.files import write_whole
 from paraaegis.methods import method_of
 from paraaegis.privacy.budget import budget
 from paraaegis.privacy.ledger import Ledger
-from paraaegis.privacy.records import check_delta, record_privacy
+from paraaegis.privacy.record_budget import check_delta
+from paraaegis.privacy.records import record_privacy
 from paraaegis.protocol.client_context import ClientContext
 from paraaegis.protocol.learner import CheckedLearner, LearnerFacts, introduce, protect_records
 from paraaegis.protocol.messages import Frames

@@ -22,7 +22,8 @@ from paraaegis.privacy.calibrate import (
 from paraaegis.privacy.gaussian import Gaussian
 from paraaegis.privacy.guarantee import sensitivity
 from paraaegis.privacy.ledger import TRAINING, Budget, Release
-from paraaegis.privacy.records import record_budget, record_privacy
+from paraaegis.privacy.record_budget import record_budget
+from paraaegis.privacy.records import record_privacy
 
 Series: TypeAlias = Callable[[Config, float], tuple[float, ...]]  # σ of each round, from the σ of equal rounds
 REMARK = "the paper's Remark"

@@ -21,7 +21,8 @@ from paraaegis.privacy.guarantee import (
     sigma_against,
 )
 from paraaegis.privacy.ledger import TRAINING, Release
-from paraaegis.privacy.records import Spent, cost_of, epsilon_spent, record_unit
+from paraaegis.privacy.record_budget import cost_of
+from paraaegis.privacy.records import Spent, epsilon_of_steps, record_unit
 
 
 def guarantees(releases: Sequence[Release], privacy: Privacy) -> list[Guarantee]:
@@ -62,7 +63,8 @@ def _of_a_record(
         return msgspec.structs.replace(rest, unit=unit, why=why)
     noised = [one for one in others if one.what in VALUES and sight_of(one, adversary) in NOISED]
     epsilon = max(
-        epsilon_spent(spent, privacy.delta, privacy.group) for spent in _spent(trainings, noised, adversary, privacy)
+        epsilon_of_steps(spent.items(), privacy.delta, privacy.group)
+        for spent in _spent(trainings, noised, adversary, privacy)
     )
     if not trained:
         why = f"one record moves a clipped update by at most twice the clip; {whole.why}"

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from typing import Any, TypeAlias
 
 from paraaegis.config import Config
-from paraaegis.errors import ConfigError, PrivacyError
+from paraaegis.errors import ConfigError
 from paraaegis.plural import plural
 from paraaegis.privacy.calibrate import epsilon_of
-from paraaegis.privacy.ledger import TRAINING, Release
 from paraaegis.types import RecordPrivacy
 
 LARGEST_EPSILON = 50.0
@@ -96,8 +95,13 @@ def multiplier_for(epsilon: float, delta: float, sample_rate: float, steps: int,
     return next(filter(fits, rounded))
 
 
-def epsilon_of_steps(steps: Sequence[tuple[Step, int]], delta: float, group: int = 1) -> float:
+def epsilon_of_steps(steps: Iterable[tuple[Step, int]], delta: float, group: int = 1) -> float:
     """The ε at `delta` of all these steps together, each with how often it was taken; infinite without noise."""
+    return _epsilon(tuple(sorted(steps)), delta, group)
+
+
+@cache
+def _epsilon(steps: Sequence[tuple[Step, int]], delta: float, group: int) -> float:
     if any(step.multiplier <= 0 for step, _ in steps):
         return math.inf
     mu, sampled = _apart(steps, group)
@@ -140,120 +144,6 @@ def _event(step: Step, group: int) -> Any:
     return MixtureOfGaussiansDpEvent(step.multiplier, drawn, binom.pmf(drawn, group, step.sample_rate).tolist())
 
 
-@dataclass(frozen=True)
-class RecordBudget:
-    """What the trainings of a client may spend; noised updates count as an upper bound.
-
-    `planned` is a whole run's, which fits the budget by construction.
-    """
-
-    epsilon: float
-    delta: float
-    group: int
-    planned: tuple[Step, int]
-
-    @property
-    def nothing(self) -> Spent:
-        """See Budget."""
-        return Counter()
-
-    def cost(self, release: Release) -> Spent:
-        """See Budget."""
-        return cost_of(release, self.group)
-
-    @property
-    def reading(self) -> str:
-        """See Budget."""
-        return f"unit: {record_unit(self.group)}"
-
-    def fits(self, spent: Spent) -> bool:
-        """See Budget."""
-        step, most = self.planned
-        if set(spent) <= {step} and spent[step] <= most:
-            return True
-        return self.epsilon_at(spent) <= self.epsilon
-
-    def share(self, spent: Spent) -> float:
-        """See Budget: the fraction of ε."""
-        return self.epsilon_at(spent) / self.epsilon
-
-    def refusal(self, spent: Spent, cost: Spent, new: Sequence[Release]) -> str:
-        """See Budget."""
-        before, after = self.epsilon_at(spent), self.epsilon_at(spent + cost)
-        return (
-            f"the privacy budget of {new[0].client} is spent: its trainings and noised updates make ε = {before:.4g} "
-            f"of {self.epsilon:g} at δ = {self.delta:g} ({self.reading}), against everyone; training in round "
-            f"{new[0].round} would make it {after:.4g}. A later run that adds to this ledger needs ε ≥ {after:.4g}"
-        )
-
-    def epsilon_at(self, spent: Spent) -> float:
-        """The ε of this much spending."""
-        return epsilon_spent(spent, self.delta, self.group)
-
-
-def record_budget(config: Config, training: RecordPrivacy) -> RecordBudget | None:
-    """What a client may spend on training; None without noise."""
-    privacy = config.privacy
-    if not training.multiplier:
-        return None
-    total = training.steps * config.participations
-    planned = Step(training.sample_rate, training.multiplier), total
-    return RecordBudget(privacy.epsilon, privacy.delta, privacy.group, planned)
-
-
-def training_release(
-    training: RecordPrivacy, client: str, number: int, attempt: int, simulated: bool, run: str = "", model: str = ""
-) -> Release:
-    """A training as a ledger records it before it starts."""
-    noised = training.multiplier > 0
-    return Release(
-        round=number,
-        client=client,
-        what=TRAINING,
-        server="nothing",
-        clients="nothing",
-        attempt=attempt,
-        clip=training.clip if noised else 0.0,
-        sigma=training.multiplier * training.clip if noised else 0.0,
-        sample_rate=training.sample_rate,
-        steps=training.steps,
-        simulated=simulated,
-        run=run,
-        model=model,
-    )
-
-
 def record_unit(group: int) -> str:
     """The unit of privacy in words."""
     return "record" if group == 1 else f"person with up to {group} records"
-
-
-def cost_of(release: Release, group: int) -> Spent:
-    """What one release uses of a record's budget: the steps of a training, or one Gaussian for a noised update.
-
-    Whatever a person's records change, an update stays within a ball of radius θ, so it moves by at most 2θ.
-    """
-    if release.sigma <= 0:
-        return Counter()
-    if release.what == TRAINING:
-        multiplier = float(f"{release.sigma / release.clip:.10g}")  # as it was before it was multiplied by the clip
-        return Counter({Step(release.sample_rate, multiplier): release.steps})
-    return Counter({Step(1.0, group * release.sigma / (2 * release.clip)): 1})
-
-
-def epsilon_spent(spent: Spent, delta: float, group: int) -> float:
-    """The ε of all these steps together."""
-    return _epsilon(tuple(sorted(spent.items())), delta, group)
-
-
-_epsilon = cache(epsilon_of_steps)
-
-
-def check_delta(config: Config, client: str, samples: int) -> None:
-    """Refuse a δ with which publishing a few whole records would count as private."""
-    limit = 1 / (10 * samples)  # shown rounded down
-    if config.privacy.unit == "record" and config.privacy.delta > limit:
-        raise PrivacyError(
-            f"privacy.delta must be at most 1/(10 · {samples}) = {0.995 * limit:.3g} for {client}, which has "
-            f'{plural(samples, "sample")}, with privacy.unit = "record"; got {config.privacy.delta:g}'
-        )

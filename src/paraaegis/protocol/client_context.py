@@ -15,7 +15,7 @@ from paraaegis.crypto.sealed_box import agree, new_pair, seal, unseal
 from paraaegis.crypto.shuffle import digest, fingerprint, secret_order
 from paraaegis.errors import CryptoError, ForgedError
 from paraaegis.privacy.ledger import Exposure, Ledger, Release, releases_of
-from paraaegis.privacy.records import training_release
+from paraaegis.privacy.record_budget import training_release
 from paraaegis.protocol.learner import CheckedLearner
 from paraaegis.protocol.messages import VERSION
 from paraaegis.protocol.parameters import RunParameters

@@ -14,7 +14,7 @@ from paraaegis.errors import ConfigError
 from paraaegis.methods import METHODS, method_of
 from paraaegis.metrics import ACCURACY, LOSS
 from paraaegis.plural import plural
-from paraaegis.privacy.records import check_delta
+from paraaegis.privacy.record_budget import check_delta
 from paraaegis.protocol.learner import CheckedLearner
 
 _log = logging.getLogger(__name__)

@@ -21,7 +21,8 @@ from paraaegis.learn.threads import use_one_thread
 from paraaegis.learn.vector import to_vector
 from paraaegis.methods import method_of
 from paraaegis.parallel import threads
-from paraaegis.privacy.records import check_delta, record_privacy
+from paraaegis.privacy.record_budget import check_delta
+from paraaegis.privacy.records import record_privacy
 from paraaegis.runs.assemble import record_draws
 from paraaegis.runs.check import resolve
 from paraaegis.seeds import Purpose, stream

@@ -24,8 +24,9 @@ from paraaegis.privacy.calibrate import (
 )
 from paraaegis.privacy.guarantee import Guarantee, sensitivity
 from paraaegis.privacy.ledger import ELECTED, METRICS, SAMPLES, SECONDS, TRAINING, Ledger, Release, releases_of
+from paraaegis.privacy.record_budget import training_release
 from paraaegis.privacy.record_guarantee import guarantees
-from paraaegis.privacy.records import record_privacy, training_release
+from paraaegis.privacy.records import record_privacy
 from paraaegis.runs.check import resolve
 from paraaegis.runs.folder import RunFolder
 
