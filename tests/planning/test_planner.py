@@ -348,3 +348,25 @@ def test_a_prediction_reaches_from_the_pilots_result_to_an_error_that_falls_with
     assert one.low == pytest.approx(85 - 2)
     assert one.high == pytest.approx(100 - 10 * 3 / 20 + 2, abs=2)
     assert asked(pilot=msgspec.structs.replace(PILOT, metric="loss")).choice.predicted is None
+
+
+def test_noise_in_the_encrypted_sum_is_not_escaped_by_encrypting_everything():
+    drowned = msgspec.structs.replace(PILOT, by_ratio={"0.01": 10.0, "0.05": 10.0, "0.2": 10.0})
+    answer = asked("paraaegis-feedback", "privacy.inside_clip=1.0", "privacy.epsilon=0.1", pilot=drowned)
+    assert not answer.fits
+    assert "it will not learn" in answer.choice.misses[-1]
+    assert any("privacy.inside_clip=0" in one.settings for one in answer.instead)
+    assert answer.references[1].predicted is None
+
+
+def test_the_default_tolerance_of_a_loss_is_a_hundredth_of_it():
+    pilot = msgspec.structs.replace(PILOT, metric="loss", plain=0.5, by_ratio={"0.01": 0.8, "0.05": 0.504, "0.2": 0.5})
+    assert asked(pilot=pilot, metric="loss").choice.ratio == 0.05
+    assert asked(pilot=pilot, metric="loss", tolerance=1.0).choice.ratio == 0.01
+
+
+def test_alternatives_are_named_only_if_noise_is_why_nothing_fits():
+    answer = asked("paraaegis-static", megabytes=0.1, pilot=PILOT)
+    assert not answer.fits
+    assert answer.instead == []
+    assert "tried nothing below 1%" in answer.choice.misses[-1]

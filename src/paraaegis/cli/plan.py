@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 
 from paraaegis.cli.options import Json, Metric, Settings, check_target, print_json, say_measured
 from paraaegis.config import Config, Protect, load_config, make_config, meant
-from paraaegis.errors import ConfigError
+from paraaegis.errors import ConfigError, PrivacyError
 
 if TYPE_CHECKING:
     from paraaegis.planning.learning import Instead
@@ -49,8 +50,13 @@ def plan(
         float | None, typer.Option(help="Limit: points of accuracy lost, or of --metric; needs --pilot.")
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, help="Points of accuracy that a cheaper choice may lose against the best.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            min=0,
+            help="How much a cheaper choice may lose against the best. Default: a point of accuracy, or a hundredth of "
+            "another --metric.",
+        ),
+    ] = None,
     train_seconds: Annotated[
         float | None, typer.Option(help="Seconds that one client trains per round; --pilot measures it.")
     ] = None,
@@ -119,7 +125,8 @@ def _tried(instead: list[Instead], base: Config, pilot: Pilot) -> list[Instead]:
     from paraaegis.planning.pilot import try_out
 
     for one in instead:
-        one.reached = try_out(make_config(base.tables(), one.settings), pilot, _say_pilot)
+        with suppress(ConfigError, PrivacyError):  # such as a model or a learner that cannot train with noise
+            one.reached = try_out(make_config(base.tables(), one.settings), pilot, _say_pilot)
     return [one for one in instead if one.reached is not None and learnt(pilot, one.reached)]
 
 

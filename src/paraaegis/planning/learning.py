@@ -6,12 +6,14 @@ import math
 
 import msgspec
 
-from paraaegis.config import Config
+from paraaegis.config import Config, make_config
+from paraaegis.errors import ConfigError, PrivacyError
 from paraaegis.learn.names import GROUP_NORM
 from paraaegis.methods import METHODS, method_of
 from paraaegis.metrics import is_percent, lower_is_better
 from paraaegis.planning.pilot import Pilot
 from paraaegis.privacy.ledger import REST
+from paraaegis.runs.check import check_method
 from paraaegis.runs.guarantees import lacks_samples
 
 LEARNT = 0.5  # of what plain averaging learns: with less, a plan is refused
@@ -92,7 +94,8 @@ def instead_of(config: Config) -> list[Instead]:
     settings.append(f"privacy.epsilon={privacy.epsilon:g}")
     if not config.learner and (model := GROUP_NORM.get(config.model.name)):
         settings.append(f"model.name={model}")
-    return [
+    settings += ["privacy.inside_clip=0"] if privacy.inside_clip else []
+    ideas = [
         Instead(
             settings=settings, why=f"ε = {privacy.epsilon:g} for each record instead of each client, against everyone"
         ),
@@ -101,3 +104,13 @@ def instead_of(config: Config) -> list[Instead]:
             why="encryption without noise: the server reads nothing, but fellow clients read the sum",
         ),
     ]
+    return [one for one in ideas if _accepted(config, one.settings)]
+
+
+def _accepted(config: Config, settings: list[str]) -> bool:
+    """Whether a configuration with these settings is possible."""
+    try:
+        check_method(make_config(config.tables(), settings))
+    except (ConfigError, PrivacyError):
+        return False
+    return True

@@ -42,6 +42,16 @@ class Pilot(msgspec.Struct, kw_only=True):
     train: float  # seconds that a client trains per round, measured with plain averaging
     wall: float  # seconds per round of plain averaging, all clients on this machine
 
+    @property
+    def smallest(self) -> float:
+        """The smallest ratio that was tried."""
+        return min(map(float, self.by_ratio))
+
+    @property
+    def largest(self) -> float:
+        """The largest ratio that was tried."""
+        return max(map(float, self.by_ratio))
+
     def points_lost(self, ratio: float) -> float:
         """What is lost against plain averaging, interpolated between the pilot's ratios on a logarithmic scale.
 
@@ -58,8 +68,7 @@ class Pilot(msgspec.Struct, kw_only=True):
 
     def reached(self, ratio: float) -> float:
         """The metric at a ratio; above the largest one that was measured, what that reached, except at 100%."""
-        largest = max(map(float, self.by_ratio))
-        lost = self.points_lost(min(ratio, largest) if ratio < 1 else ratio)
+        lost = self.points_lost(min(ratio, self.largest) if ratio < 1 else ratio)
         return self.plain + lost if lower_is_better(self.metric) else self.plain - lost
 
     def _lost(self, value: float) -> float:

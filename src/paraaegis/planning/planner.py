@@ -43,7 +43,9 @@ class Request(msgspec.Struct, kw_only=True):
     seconds: float | None = None
     megabytes: float | None = None  # per client, both directions
     megabytes_total: float | None = None  # of all clients together
-    tolerance: float = TOLERANCE  # points by which a cheaper choice may be worse than the best
+    tolerance: float | None = (
+        None  # by how much a cheaper choice may be worse than the best; None: a point or a hundredth
+    )
     points: float | None = None  # of the metric below plain averaging, or above it if lower is better, by the pilot
     metric: str = ACCURACY  # the pilot's
 
@@ -61,6 +63,7 @@ class Choice(msgspec.Struct, kw_only=True):
     points_lost: float | None = None  # against plain averaging, according to the pilot
     predicted: Prediction | None = None  # of the final model; None: unknown
     measured: bool = True  # whether accuracies at ratios as small as this were ever measured
+    hopeless: str = ""  # why it would not learn
     misses: list[str] = []  # the limits that it exceeds, and why it would not learn
 
     @property
@@ -104,7 +107,7 @@ def recommend(config: Config, request: Request, machine: Machine, pilot: Pilot |
     choices = _worthwhile([_choice(config, request, machine, pilot, *pair) for pair in pairs])
     fitting = [choice for choice in choices if not choice.misses]
     best = (
-        _best(config.protect.method, request, fitting)
+        _best(config.protect.method, request, fitting, pilot)
         if fitting
         else min(choices, key=lambda one: _excess(request, one))
     )
@@ -119,7 +122,7 @@ def recommend(config: Config, request: Request, machine: Machine, pilot: Pilot |
         cheaper=choices[place - 1] if place else None,
         better=choices[place + 1] if place + 1 < len(choices) else None,
         references=references,
-        instead=[] if fitting else instead_of(config),
+        instead=instead_of(config) if not fitting and _hopeless(choices) else [],
         profile=config.protect.profile,
         sigma=privacy.sigma,
         simulation=privacy.simulation,
@@ -127,6 +130,12 @@ def recommend(config: Config, request: Request, machine: Machine, pilot: Pilot |
         machine=machine,
         pilot=pilot,
     )
+
+
+def _hopeless(choices: Sequence[Choice]) -> bool:
+    """Whether no ratio would learn, of those for which this is known."""
+    known = [one for one in choices if one.measured]
+    return bool(known) and all(one.hopeless for one in known)
 
 
 def configured(config: Config, choice: Choice) -> Config:
@@ -188,21 +197,25 @@ def _choice(
 ) -> Choice:
     mean = mean_ratio(ratio, decay, config.federation.rounds)
     choice = _priced(config, request, machine, config.protect.method, ratio, decay)
-    choice.measured = ratio >= (min(map(float, pilot.by_ratio)) if pilot else SMALLEST_KNOWN)
-    if pilot is not None:
+    smallest = pilot.smallest if pilot else SMALLEST_KNOWN
+    choice.measured = mean >= smallest
+    if pilot is None:
+        choice.hopeless = drowned(config, request.length, ratio)
+    elif not choice.measured:
         choice.points_lost = pilot.points_lost(mean)
-        choice.predicted = predict(config, pilot, pilot.reached(mean)) if choice.measured else None
-        hopeless = learns_too_little(pilot, mean)
+        choice.misses = [f"the pilot tried nothing below {100 * smallest:g}%, so it may not learn"]
     else:
-        hopeless = drowned(config, request.length, ratio)
-    choice.misses = [*_misses(request, choice), *([hopeless] if hopeless else [])]
+        tried = min(mean, pilot.largest) if config.privacy.inside_clip else mean  # noise that no ratio escapes
+        choice.points_lost, choice.predicted = pilot.points_lost(tried), predict(config, pilot, pilot.reached(tried))
+        choice.hopeless = learns_too_little(pilot, tried)
+    choice.misses = [*_misses(request, choice), *choice.misses, *filter(None, [choice.hopeless])]
     return choice
 
 
 def _reference(config: Config, request: Request, machine: Machine, pilot: Pilot | None, method: str) -> Choice:
     """A method that loses nothing, to compare with."""
     choice = _priced(config, request, machine, method, float(method == ENCRYPTED), 1.0)
-    if pilot is not None:
+    if pilot is not None and not (method == ENCRYPTED and config.privacy.inside_clip):
         choice.points_lost, choice.predicted = 0.0, predict(config, pilot, pilot.plain)
     return choice
 
@@ -269,14 +282,21 @@ def usual_ratio(method: str) -> float:
     return USUAL_WITHHELD if find_method(method).withholds else USUAL
 
 
-def _best(method: str, request: Request, fitting: Sequence[Choice]) -> Choice:
+def _tolerance(request: Request, pilot: Pilot | None) -> float:
+    """The tolerance asked for; otherwise a point, or a hundredth of what plain averaging reached."""
+    if request.tolerance is not None:
+        return request.tolerance
+    return TOLERANCE if pilot is None or is_percent(pilot.metric) else abs(pilot.plain) / 100
+
+
+def _best(method: str, request: Request, fitting: Sequence[Choice], pilot: Pilot | None) -> Choice:
     """The cheapest choice within the tolerance of the best, or within the limit of what may be lost.
 
     Without a pilot, the usual ratio, or the highest below it.
     """
     lost = [choice.points_lost for choice in fitting if choice.points_lost is not None]
     if lost:
-        most = min(lost) + request.tolerance if request.points is None else request.points
+        most = min(lost) + _tolerance(request, pilot) if request.points is None else request.points
         near = [choice for choice in fitting if choice.points_lost is not None and choice.points_lost <= most]
         return min(near, key=lambda choice: (choice.megabytes, choice.estimate.seconds))
     usual = usual_ratio(method)  # or the next higher one if it costs no more

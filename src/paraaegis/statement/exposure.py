@@ -27,10 +27,10 @@ REPORTS = {
 def leaving(facts: Facts) -> Iterator[list[str]]:
     """What leaves a site: what it is, how it travels, how often."""
     ratio, decay = facts.config.protect.ratio, facts.config.protect.decay
-    share = f"{100 * ratio:g}%" + (f" (times {decay:g} after every round)" if decay < 1 else "")
+    share = f"{100 * ratio:g}% of all" + (f", times {decay:g} after every round" if decay < 1 else "")
     names = {
-        "votes": f"a ballot: the positions of its largest values ({share} of all)",
-        ELECTED: f"the elected values: the {share} with most votes from all sites",
+        "votes": f"a ballot: the positions of its largest values ({share})",
+        ELECTED: f"the elected values: those with most votes from all sites ({share})",
         REST: "all other values of its update",
         WHOLE: "all values of its update",
         **REPORTS,
@@ -80,7 +80,8 @@ def _by_the_server(facts: Facts) -> Iterator[str]:
 def _by_sites(facts: Facts) -> Iterator[str]:
     quorum = facts.config.federation.quorum
     yield from _sums(facts, CLIENTS, f"sum over {quorum} or more sites in every round")
-    noise = "" if "clear" in facts.sights(CLIENTS) else ", with its noise"
+    own = "only its own share of the noise" if any(one.quorum for one in facts.values) else "its noise"
+    noise = "" if "clear" in facts.sights(CLIENTS) else f", with {own}"
     yield f"All but one of the sites in a sum can together work out the last one's part{noise}."
     if "votes" in facts.kinds:
         yield "Which values are elected; and, if they get hold of a site's ballot, what it voted for."

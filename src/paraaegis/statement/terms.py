@@ -27,8 +27,8 @@ def assumptions(facts: Facts) -> Iterator[str]:
     if masked or facts.sent("hidden"):
         steps = f"; that takes about 2^{bits} steps here" if masked and bits else ""
         yield (
-            "The encryption is as hard to break as experts believe. It rests on learning with errors: solving "
-            f"equations that were made slightly wrong on purpose{steps}."
+            "The encryption cannot be broken. It rests on a problem that experts believe to be hard, learning with "
+            f"errors: solving equations that were made slightly wrong on purpose{steps}."
         )
     if any(one.quorum for one in facts.values):
         yield "The other sites add their share of the noise in a sum, and none of them takes it out for the server."

@@ -71,7 +71,7 @@ def subject(unit: str) -> str:
 
 def question(unit: str) -> str:
     """What an attacker tries to tell."""
-    questions = {"client": "whether a site took part", "client-replace": "which of two data sets a site used"}
+    questions = {"client": "whether a site's update was used", "client-replace": "which of two data sets a site used"}
     return questions.get(unit, f"whether one {unit} was used" if unit == "record" else f"whether one {unit} took part")
 
 
