@@ -89,7 +89,7 @@ def test_a_new_method_is_compared_reported_and_planned(registered, tmp_path):
     runs, problems = collect([folder])
     assert not problems
     assert {run.result.method for run in runs} == {"fedavg", NEW}
-    machine = measure("precise", ["fedavg", NEW])
+    machine = measure("precise", ["fedavg", "ckks-fedavg", NEW])
     assert priced_as(NEW) == NEW
     data = explorer(machine, runs)
     assert NEW in data["methods"]

@@ -22,6 +22,7 @@ from paraaegis.protocol.schedule import Schedule
 from paraaegis.protocol.sums import ParallelSum, ServerHalf, Sum
 
 REFERENCE = "fedavg"  # the others are compared with it
+ENCRYPTED = "ckks-fedavg"  # everything encrypted, without noise
 
 
 @dataclass(frozen=True)

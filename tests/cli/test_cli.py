@@ -136,7 +136,8 @@ def test_settings_lists_every_key_with_its_default(monkeypatch, capsys):
     code, out, _ = told(monkeypatch, capsys, "settings")
     assert code == 0
     assert (
-        "protect.ratio           0.1                 r₀, share of the values that is encrypted (number ≥ 0, ≤ 1)" in out
+        "protect.ratio           0.1                   r₀, share of the values that is encrypted (number ≥ 0, ≤ 1)"
+        in out
     )
     _, printed, _ = told(monkeypatch, capsys, "settings", "--json")
     assert [key["name"] for key in json.loads(printed)] == [line.split()[0] for line in out.splitlines()]

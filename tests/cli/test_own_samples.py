@@ -15,6 +15,8 @@ learner = "nowhere:make"
 names = ["alpha", "beta"]
 [privacy]
 calibration = "paper"
+[protect]
+method = "paraaegis-static"
 """
 
 
@@ -67,7 +69,8 @@ def test_a_pilot_counts_the_samples_of_unequal_sites_and_its_plan_keeps_them(par
     monkeypatch.setattr(measure, "measure", lambda *_, **__: MACHINE)
     (tmp_path / "unequal_sites.py").write_text(SITES)
     (tmp_path / "study.toml").write_text(STUDY.replace("nowhere", "unequal_sites"))
-    status, _, err = paraaegis("plan", "study.toml", "--pilot", "--pilot-rounds", "2", "--write", "plan.toml")
+    status, _, err = paraaegis("plan", "study.toml", "--pilot", "--pilot-rounds", "2", "--write", "plan.toml",
+                               "--set", "privacy.epsilon=1000")  # fmt: skip
     assert status == 0, err
     assert load_config(tmp_path / "plan.toml").federation.min_samples == 30
     assert paraaegis("privacy", "plan.toml")[0] == 0

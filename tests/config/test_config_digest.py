@@ -11,9 +11,9 @@ from paraaegis.errors import ConfigError
 
 def test_the_digest_without_names_is_what_it_was_before_clients_had_names():
     """Runs that lie in folders are found, and go on."""
-    paper = "privacy.calibration=paper"  # which was the default
-    assert make_config({}, [paper]).digest() == "70039d5e7b399fd067089ae7767afa04d1e817caadcb8acc0869dabe79a4908a"
-    three = make_config({}, ["federation.clients=3", "protect.ratio=1", paper])
+    before = ["privacy.calibration=paper", "protect.method=paraaegis-static"]  # the defaults until then
+    assert make_config({}, before).digest() == "70039d5e7b399fd067089ae7767afa04d1e817caadcb8acc0869dabe79a4908a"
+    three = make_config({}, ["federation.clients=3", "protect.ratio=1", *before])
     assert three.digest() == "40a2b188e72f3b104603f4f8b65bee6a7d50e509b94d9b90dd23ba6fabc01bc3"
 
 

@@ -56,7 +56,7 @@ def test_the_example_of_five_hospitals_runs(tmp_path):
 def test_a_new_study_runs_with_its_test_and_the_commands_that_it_names(tmp_path):
     said = in_folder(tmp_path, HERE / "paraaegis", "new", "my-study")
     commands = [line.split("#")[0].split() for line in said.splitlines() if line.startswith("  paraaegis")]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for program, *arguments in commands:
         in_folder(tmp_path / "my-study", HERE / program, *arguments)
     in_folder(tmp_path / "my-study", sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")

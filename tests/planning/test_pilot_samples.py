@@ -12,12 +12,13 @@ from paraaegis.runs.run import federate
 from toy import learners_of
 
 SAMPLES = [40, 7, 90]
+STATIC = ("protect.method=paraaegis-static", "privacy.calibration=paper")
 
 
 @pytest.fixture(scope="module")
 def piloted():
-    """A study of the default method, its pilot, and the configurations that the pilot ran."""
-    config, ran = make_config({}, ["federation.clients=3", "federation.rounds=20"]), []
+    """A study with noise, its pilot, and the configurations that the pilot ran."""
+    config, ran = make_config({}, ["federation.clients=3", "federation.rounds=20", *STATIC]), []
     updates = np.random.default_rng(0).uniform(0, 0.3, (3, 400)).astype(np.float32)
 
     def run_one(chosen, out):

@@ -62,7 +62,7 @@ def test_a_plan_as_json_says_the_same_and_keeps_the_limit(typed):
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (("plan", "--pilot-rounds", "3"), "--pilot-rounds 3 applies to a pilot run only; add --pilot"),
-    (("privacy", "--decay", "0.9"), "which paraaegis-static does not add"),
+    (("privacy", "--decay", "0.9"), "which paraaegis-feedback does not add"),
 ])  # fmt: skip
 def test_an_option_that_would_do_nothing_is_refused(typed, arguments, said):
     code, _, err = typed(*arguments)
@@ -140,10 +140,13 @@ def test_an_exact_epsilon_and_the_papers_calibration_are_refused_together(typed)
     assert "--epsilon needs exact accounting, got --set privacy.calibration=paper" in err
 
 
+STATIC = ("--set", "protect.method=paraaegis-static")
+
+
 def test_set_wins_over_a_named_option_and_the_noise_in_force_is_shown(typed):
-    _, out, _ = typed("privacy", "--epsilon", "1", "--set", "privacy.epsilon=3", "--json")
+    _, out, _ = typed("privacy", *STATIC, "--epsilon", "1", "--set", "privacy.epsilon=3", "--json")
     assert json.loads(out)["guarantees"][0]["epsilon"] == pytest.approx(3, rel=1e-3)
-    _, out, _ = typed("privacy", "--set", "privacy.sigma=3")
+    _, out, _ = typed("privacy", *STATIC, "--set", "privacy.sigma=3")
     assert "σ = 3 per coordinate" in out
     _, out, _ = typed("privacy", "--set", "protect.method=fedavg")
     assert "fedavg: no noise" in out

@@ -225,7 +225,7 @@ def test_a_pilot_does_not_stop_early():
         flown.append(chosen)
         raise UpdateError("enough")
 
-    with pytest.raises(UpdateError):
+    with pytest.raises(RunError, match="plain averaging diverged in the pilot: enough"):
         run_pilot(make_config({}, ["train.stop_after=1"]), 3, run_one=run_one)
     assert flown[0].train.stop_after == 0
 
@@ -239,7 +239,7 @@ def test_a_pilot_shorter_than_a_clients_participations_is_a_configuration():
         flown.append(chosen)
         raise UpdateError("enough")
 
-    with pytest.raises(UpdateError):
+    with pytest.raises(RunError, match="plain averaging diverged in the pilot: enough"):
         run_pilot(make_config({}, settings), 3, run_one=run_one)
     assert flown[0].privacy.participations == 3
 
@@ -370,3 +370,25 @@ def test_alternatives_are_named_only_if_noise_is_why_nothing_fits():
     assert not answer.fits
     assert answer.instead == []
     assert "tried nothing below 1%" in answer.choice.misses[-1]
+
+
+def test_what_was_learnt_counts_from_the_untrained_model():
+    """Of two classes, half are right without any training."""
+    flat = msgspec.structs.replace(PILOT, by_ratio=dict.fromkeys(PILOT.by_ratio, 50.0), start=50.0)
+    assert not asked(pilot=flat, megabytes=100).fits
+    loss = msgspec.structs.replace(PILOT, metric="loss", plain=1.3, start=2.3, by_ratio={"0.01": 2.3, "0.2": 1.4})
+    answer = asked(pilot=loss)
+    assert answer.fits
+    assert answer.choice.ratio > 0.01
+
+
+def test_no_gain_is_counted_that_was_not_measured():
+    flat = msgspec.structs.replace(PILOT, method="paraaegis-static", by_ratio=dict.fromkeys(PILOT.by_ratio, 80.0))
+    assert asked("paraaegis-static", pilot=flat).choice.ratio == 0.01
+
+
+def test_noise_in_the_training_stays_at_any_ratio():
+    pilot = msgspec.structs.replace(PILOT, by_ratio={"0.01": 60.0, "0.2": 80.0})
+    answer = asked("paraaegis-feedback", "privacy.unit=record", pilot=pilot)
+    assert answer.choice.points_lost == pytest.approx(10)
+    assert answer.references[1].predicted is None

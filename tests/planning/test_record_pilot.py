@@ -22,5 +22,7 @@ def test_a_pilot_trains_with_the_noise_of_the_whole_run():
     run_pilot(config, 2, run_one=run_one)
     assert len(ran) == 4
     assert {short.federation.rounds for short in ran} == {2}
-    for short in ran:
+    plain, *private = ran
+    assert plain.privacy.unit == "client"  # plain averaging
+    for short in private:
         assert record_privacy(short).multiplier == pytest.approx(record_privacy(config).multiplier, rel=2e-3)

@@ -24,7 +24,7 @@ app.command("report", epilog="Example: paraaegis report runs/compare-quick --out
 app.command("plan", epilog="Example: paraaegis plan --model resnet18 --clients 10 --rounds 50 --bandwidth 100")(
     plan.plan
 )
-app.command("privacy", epilog="Example: paraaegis privacy --epsilon 1 --delta 1e-5 --rounds 50")(privacy.privacy)
+app.command("privacy", epilog="Example: paraaegis privacy --epsilon 1 --set protect.method=dp-fedavg")(privacy.privacy)
 app.command("statement", epilog="Example: paraaegis statement runs/my-run --out statement.html")(statement.statement)
 app.command("audit", epilog="Example: paraaegis audit --set privacy.unit=record")(audit.audit)
 app.add_typer(keys.app, name="keys", epilog="Example: paraaegis keys new federation-keys --names hospital-a,hospital-b")

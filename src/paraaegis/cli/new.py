@@ -25,5 +25,6 @@ def new(folder: Annotated[Path, typer.Argument(help="A new folder for the projec
         f"  cd {folder}\n"
         "  paraaegis run study.toml --out runs/first       # train; shows what each site measures\n"
         "  paraaegis report runs/first                     # one page: results, costs, what is guaranteed\n"
+        "  paraaegis statement runs/first                  # one page for a data protection officer\n"
         "  paraaegis plan study.toml --pilot               # what other ratios would cost"
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paraaegis.cli.options import Json, Metric, Settings, check_target, print_json, say_measured
-from paraaegis.config import Config, Protect, load_config, make_config, meant
+from paraaegis.config import Config, load_config, make_config, meant
 from paraaegis.errors import ConfigError, PrivacyError
 
 if TYPE_CHECKING:
@@ -186,11 +186,13 @@ def _base(
 ) -> Config:
     from paraaegis.learn.names import MODEL_NAMES
     from paraaegis.methods import METHODS, method_of
+    from paraaegis.runs.check import check_budget
 
     named = model if model in MODEL_NAMES else None
+    noised = next(name for name, one in METHODS.items() if one.votes and one.noised)
     engine = None if bandwidth is None else "flower"
-    if method is None and path is None and epsilon is None:
-        method = next(name for name, one in METHODS.items() if one.withholds)
+    if method is None and path is None and epsilon is not None and "privacy.unit=record" not in settings:
+        method = noised
     given = {
         "federation.clients": clients,
         "federation.rounds": rounds,
@@ -203,6 +205,7 @@ def _base(
     }
     changes = [*(f"{key}={value}" for key, value in given.items() if value is not None), *settings]
     config = load_config(path, changes) if path is not None else make_config({}, changes)
+    check_budget(config)
     if epsilon is not None and config.privacy.calibration != "tight":
         raise ConfigError(
             f"--epsilon needs exact accounting, got --set privacy.calibration={config.privacy.calibration}; leave one "
@@ -211,7 +214,7 @@ def _base(
     if epsilon is not None and config.privacy.unit != "record" and not method_of(config).noised_parts(config):
         raise ConfigError(
             f"{config.protect.method} adds no noise, so --epsilon would have no effect; choose "
-            f"--method {Protect().method}, or add noise to the encrypted sum with --set privacy.inside_clip=1.0"
+            f"--method {noised}, or add noise to the encrypted sum with --set privacy.inside_clip=1.0"
         )
     return config
 

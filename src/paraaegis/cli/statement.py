@@ -29,6 +29,7 @@ def statement(
     """
     from paraaegis.cli.options import check_target
     from paraaegis.files import write_whole
+    from paraaegis.runs.check import check_budget
     from paraaegis.statement.facts import facts_of_config, facts_of_folder
     from paraaegis.statement.page import statement as statement_of
     from paraaegis.statement.render import as_html, as_markdown
@@ -40,7 +41,9 @@ def statement(
             raise ConfigError(f"{subject} is a run's folder, and --set cannot change what it released; omit it")
         facts = facts_of_folder(subject)
     else:
-        facts = facts_of_config(chosen_config(subject, settings))
+        config = chosen_config(subject, settings)
+        check_budget(config)
+        facts = facts_of_config(config)
     made = statement_of(facts)
     if out is not None:
         text = as_html(made) if out.suffix.lower() == ".html" else as_markdown(made)

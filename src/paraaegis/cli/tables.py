@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
 
@@ -117,21 +117,8 @@ def show_plan(recommendation: Recommendation, written: Path | None) -> None:
     for label, value in _plan_rows(recommendation):
         table.add_row(label, *(value(choice) for choice in columns.values()))
     console.print(table)
-    noise = f"; noise σ = {recommendation.sigma:.4g} per coordinate" if recommendation.sigma else ""
-    console.print(f"profile {recommendation.profile}{noise}", highlight=False)
-    if recommendation.simulation:
-        console.print(f"{SIMULATION} {SAME_RUN}", highlight=False)
-    if request.train is None:
-        console.print("Training time is not included; add --train-seconds, or --pilot to measure it.", highlight=False)
-    if not recommendation.choice.measured:
-        console.print("No accuracy was ever measured at a ratio as small as the chosen one.", highlight=False)
-    for miss in [] if recommendation.fits else recommendation.choice.misses:
-        console.print(f"No ratio fits; the nearest: {miss}.", highlight=False)
-    for other in recommendation.instead:
-        settings = " ".join(f"--set {setting}" for setting in other.settings)
-        reached = recommendation.pilot and other.reached
-        result = "" if reached is None else f"; {recommendation.request.metric} {reached:.3g} in the pilot"
-        console.print(f"Instead, try {settings}: {other.why}{result}.", highlight=False)
+    for line in _plan_notes(recommendation):
+        console.print(line, highlight=False)
     _show_guarantees(console, f"{recommendation.choice.method} guarantees", recommendation.guarantees)
     if written is not None:
         text = f"configuration written to {written}" if recommendation.fits else f"nothing was written to {written}"
@@ -159,6 +146,41 @@ def _plan_rows(recommendation: Recommendation) -> list[tuple[str, Callable[[Choi
         rows.append(_lost_row(recommendation.pilot))
     rows.append((f"predicted {recommendation.request.metric} after {plural(rounds, 'round')}", _predicted))
     return rows
+
+
+def _plan_notes(recommendation: Recommendation) -> Iterator[str]:
+    """What a plan says below its table."""
+    choice, everything = recommendation.choice, recommendation.references[1]
+    noise = f"; noise σ = {recommendation.sigma:.4g} per coordinate" if recommendation.sigma else ""
+    yield f"profile {recommendation.profile}{noise}"
+    if recommendation.simulation:
+        yield f"{SIMULATION} {SAME_RUN}"
+    if recommendation.request.train is None:
+        yield "Training time is not included; add --train-seconds, or --pilot to measure it."
+    if not choice.measured:
+        yield "No accuracy was ever measured at a ratio as small as the chosen one."
+    if recommendation.fits:
+        yield _reason(recommendation)
+        if everything.megabytes <= choice.megabytes:
+            yield f"Encrypting everything takes no more bytes: --set protect.method={everything.method}."
+        return
+    yield from (f"No ratio fits; the nearest: {miss}." for miss in choice.misses)
+    for other in recommendation.instead:
+        settings = " ".join(f"--set {setting}" for setting in other.settings)
+        tried = "untested, --pilot tries it"
+        if other.reached is not None:
+            tried = f"{recommendation.request.metric} {other.reached:.3g} in the pilot"
+        yield f"Instead, try {settings}: {other.why}; {tried}."
+
+
+def _reason(recommendation: Recommendation) -> str:
+    """Why this choice."""
+    request = recommendation.request
+    if recommendation.pilot is None:
+        return "Chosen: the usual ratio, or the highest below it that fits. Its accuracy is unknown; --pilot tries it."
+    if request.points is not None:
+        return f"Chosen: the cheapest that loses at most {request.points:g}."
+    return "Chosen: the cheapest that the pilot found within --tolerance of the best that fits."
 
 
 def _predicted(choice: Choice) -> str:

@@ -130,7 +130,7 @@ class Train(Section, frozen=True):
 class Protect(Section, frozen=True):
     """The method and its settings."""
 
-    method: Annotated[str, "see `paraaegis methods`"] = "paraaegis-static"
+    method: Annotated[str, "see `paraaegis methods`"] = "paraaegis-feedback"
     ratio: Annotated[Share, "r₀, share of the values that is encrypted"] = 0.1
     decay: Annotated[float, Meta(gt=0, le=1), "λ, factor by which the ratio changes each round"] = 1.0
     strategy: Annotated[Literal["max", "min", "rand"], "which values a client votes for, by magnitude"] = "max"

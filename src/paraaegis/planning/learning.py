@@ -6,19 +6,19 @@ import math
 
 import msgspec
 
-from paraaegis.config import Config, make_config
+from paraaegis.config import PROFILES, Config, make_config
 from paraaegis.errors import ConfigError, PrivacyError
 from paraaegis.learn.names import GROUP_NORM
-from paraaegis.methods import METHODS, method_of
+from paraaegis.methods import ENCRYPTED, METHODS, method_of
 from paraaegis.metrics import is_percent, lower_is_better
 from paraaegis.planning.pilot import Pilot
 from paraaegis.privacy.ledger import REST
 from paraaegis.runs.check import check_method
 from paraaegis.runs.guarantees import lacks_samples
 
+FEWEST_RLWE = 3  # clients in a round
 LEARNT = 0.5  # of what plain averaging learns: with less, a plan is refused
-ENCRYPTED = "ckks-fedavg"
-DROWNED = 200.0  # times the clip; with more noise than this in a mean update, nothing that we tried learned
+DROWNED = 120.0  # times the clip; with more noise than this in a mean update, nothing that we tried learned
 SLACK, SLACK_NOISED = 2.0, 5.0  # points by which a final model may be worse than the pilot's
 
 
@@ -62,10 +62,11 @@ def learns_too_little(pilot: Pilot, ratio: float) -> str:
 
 
 def learnt(pilot: Pilot, reached: float) -> bool:
-    """Whether this is enough of what plain averaging reached in the pilot."""
-    if lower_is_better(pilot.metric):
-        return reached * LEARNT <= pilot.plain
-    return reached >= LEARNT * pilot.plain
+    """Whether this is enough of what plain averaging learned in the pilot, or reached if the start is unknown."""
+    if not math.isfinite(pilot.start):
+        return reached * LEARNT <= pilot.plain if lower_is_better(pilot.metric) else reached >= LEARNT * pilot.plain
+    gained, plain = reached - pilot.start, pilot.plain - pilot.start
+    return gained <= LEARNT * plain if lower_is_better(pilot.metric) else gained >= LEARNT * plain
 
 
 def drowned(config: Config, length: int, ratio: float) -> str:
@@ -95,13 +96,17 @@ def instead_of(config: Config) -> list[Instead]:
     if not config.learner and (model := GROUP_NORM.get(config.model.name)):
         settings.append(f"model.name={model}")
     settings += ["privacy.inside_clip=0"] if privacy.inside_clip else []
+    kept = [f"privacy.noise={privacy.noise}"]
+    if config.sampled >= FEWEST_RLWE and config.protect.cipher != "rlwe":
+        kept += ["protect.cipher=rlwe", f"protect.profile={PROFILES['rlwe'][0]}"]
     ideas = [
         Instead(
-            settings=settings, why=f"ε = {privacy.epsilon:g} for each record instead of each client, against everyone"
+            settings=[*settings, *kept],
+            why=f"ε = {privacy.epsilon:g} for each record instead of each client, against everyone",
         ),
         Instead(
-            settings=[f"protect.method={withholding}", "privacy.epsilon=inf"],
-            why="encryption without noise: the server reads nothing, but fellow clients read the sum",
+            settings=[f"protect.method={withholding}", "privacy.epsilon=inf", *kept],
+            why="encryption without noise: the server reads nothing, but fellow clients and the model show the sum",
         ),
     ]
     return [one for one in ideas if _accepted(config, one.settings)]

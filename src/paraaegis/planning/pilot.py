@@ -6,13 +6,14 @@ import math
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import msgspec
 import numpy as np
 
-from paraaegis.config import Config
+from paraaegis.config import PASSED, Config, Privacy
 from paraaegis.errors import RunError, UpdateError
 from paraaegis.launch import run
 from paraaegis.methods import REFERENCE
@@ -22,6 +23,7 @@ from paraaegis.privacy.records import Step, epsilon_of_steps, record_privacy
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.runs.folder import RunFolder
 from paraaegis.runs.guarantees import run_guarantees
+from paraaegis.runs.learners import find_maker
 
 RATIOS = (0.01, 0.05, 0.2)
 
@@ -37,6 +39,7 @@ class Pilot(msgspec.Struct, kw_only=True):
     metric: str = ACCURACY
     rounds: int
     plain: float
+    start: float = math.nan  # before any training; NaN: unknown
     by_ratio: dict[str, float]
     min_samples: int = 0  # of the client with the least data; 0: unknown
     train: float  # seconds that a client trains per round, measured with plain averaging
@@ -55,20 +58,20 @@ class Pilot(msgspec.Struct, kw_only=True):
     def points_lost(self, ratio: float) -> float:
         """What is lost against plain averaging, interpolated between the pilot's ratios on a logarithmic scale.
 
-        Above the largest ratio, the loss falls in proportion to 1 − r, as in Theorem 1. Below the smallest one nothing
-        was measured, and the loss is taken to be everything learnt.
+        Above the largest ratio, the loss is taken to be that at the largest, except at 100%, which loses nothing. Below
+        the smallest one nothing was measured, and the loss is taken to be everything learnt.
         """
         known = sorted((float(text), self._lost(value)) for text, value in self.by_ratio.items())
         (least, most), (largest, last) = known[0], known[-1]
         if ratio >= largest:
-            return max(0.0, last) * (1 - ratio) / (1 - largest) if ratio < 1 else 0.0
+            return max(0.0, last) if ratio < 1 else 0.0
         if ratio < least:
             return max(most, self._lost(_nothing_learnt(self.metric)))
         return float(np.interp(math.log(ratio), [math.log(r) for r, _ in known], [max(0.0, lost) for _, lost in known]))
 
     def reached(self, ratio: float) -> float:
-        """The metric at a ratio; above the largest one that was measured, what that reached, except at 100%."""
-        lost = self.points_lost(min(ratio, self.largest) if ratio < 1 else ratio)
+        """The metric at a ratio."""
+        lost = self.points_lost(ratio)
         return self.plain + lost if lower_is_better(self.metric) else self.plain - lost
 
     def _lost(self, value: float) -> float:
@@ -91,8 +94,9 @@ def run_pilot(
     bare = msgspec.structs.replace(
         short,
         protect=msgspec.structs.replace(config.protect, carry=False),
-        privacy=msgspec.structs.replace(short.privacy, inside_clip=0.0),
+        privacy=Privacy(noise=config.privacy.noise, participations=short.privacy.participations),
     )
+    timed: list[RoundRecord] = []
     with tempfile.TemporaryDirectory(prefix="paraaegis-pilot-") as place:
 
         def records_of(name: str, config: Config, method: str, ratio: float) -> list[RoundRecord]:
@@ -103,12 +107,15 @@ def run_pilot(
 
         def reached(metric: str, ratio: float) -> float:
             with suppress(UpdateError):  # it diverged
-                value = _final(records_of(f"{method} {100 * ratio:g}%", noised, method, ratio), metric)
+                records = records_of(f"{method} {100 * ratio:g}%", noised, method, ratio)
+                timed[:] = records if config.privacy.unit == "record" else timed  # DP-SGD takes longer
+                value = _final(records, metric)
                 if not math.isnan(value):
                     return value
             return _nothing_learnt(metric)
 
-        plain, method = records_of(REFERENCE, bare, REFERENCE, 0.0), priced_as(config.protect.method)
+        plain, method = _plain(partial(records_of, REFERENCE), bare, short), priced_as(config.protect.method)
+        timed[:] = plain
         shown = choose(metric, plain[-1].metrics)
         reference = _final(plain, shown)
         if math.isnan(reference):
@@ -121,11 +128,35 @@ def run_pilot(
         metric=shown,
         rounds=rounds,
         plain=reference,
+        start=_untrained(bare, shown) if run_one is run else math.nan,  # others may bring their own learners
         by_ratio=by_ratio,
         min_samples=fewest,
-        train=median(record.seconds["train"] for record in plain),
-        wall=median(record.seconds["wall"] for record in plain[1:] or plain),
+        train=median(record.seconds["train"] for record in timed),
+        wall=median(record.seconds["wall"] for record in timed[1:] or timed),
     )
+
+
+def _plain(
+    records_of: Callable[[Config, str, float], list[RoundRecord]], bare: Config, short: Config
+) -> list[RoundRecord]:
+    """Plain averaging; with DP-SGD if it diverges without, since learning rates for DP-SGD can be larger."""
+    try:
+        return records_of(bare, REFERENCE, 0.0)
+    except UpdateError as error:
+        if short.privacy.unit == "record":
+            return records_of(short, REFERENCE, 0.0)
+        raise RunError(f"plain averaging diverged in the pilot: {error}; plan without --pilot") from error
+
+
+def _untrained(config: Config, metric: str) -> float:
+    """The metric of the first model; NaN if it cannot be measured here."""
+    if config.learner == PASSED:
+        return math.nan
+    from paraaegis.runs.experiment import torch_experiment  # loads torch
+
+    name = config.names[0]
+    made = find_maker(config)(config, name) if config.learner else torch_experiment(config, only=name).learners[name]
+    return scaled(metric, made.evaluate(made.initial()).get(metric, math.nan))
 
 
 def try_out(

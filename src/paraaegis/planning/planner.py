@@ -14,10 +14,10 @@ import msgspec
 
 from paraaegis.config import Config
 from paraaegis.errors import ConfigError
-from paraaegis.methods import METHODS, REFERENCE, find_method, method_of
+from paraaegis.methods import ENCRYPTED, METHODS, REFERENCE, find_method, method_of
 from paraaegis.metrics import ACCURACY, is_percent, lower_is_better
 from paraaegis.planning.cost import Estimate, Machine, Setting, at_once, estimate
-from paraaegis.planning.learning import ENCRYPTED, Instead, Prediction, drowned, instead_of, learns_too_little, predict
+from paraaegis.planning.learning import Instead, Prediction, drowned, instead_of, learns_too_little, predict
 from paraaegis.planning.pilot import Pilot, informed
 from paraaegis.plural import plural
 from paraaegis.privacy.guarantee import Guarantee
@@ -205,17 +205,22 @@ def _choice(
         choice.points_lost = pilot.points_lost(mean)
         choice.misses = [f"the pilot tried nothing below {100 * smallest:g}%, so it may not learn"]
     else:
-        tried = min(mean, pilot.largest) if config.privacy.inside_clip else mean  # noise that no ratio escapes
+        tried = min(mean, pilot.largest) if _noise_at_any_ratio(config) else mean
         choice.points_lost, choice.predicted = pilot.points_lost(tried), predict(config, pilot, pilot.reached(tried))
         choice.hopeless = learns_too_little(pilot, tried)
     choice.misses = [*_misses(request, choice), *choice.misses, *filter(None, [choice.hopeless])]
     return choice
 
 
+def _noise_at_any_ratio(config: Config) -> bool:
+    """Whether even encrypting everything leaves noise in the model."""
+    return config.privacy.inside_clip > 0 or config.privacy.unit == "record"
+
+
 def _reference(config: Config, request: Request, machine: Machine, pilot: Pilot | None, method: str) -> Choice:
     """A method that loses nothing, to compare with."""
     choice = _priced(config, request, machine, method, float(method == ENCRYPTED), 1.0)
-    if pilot is not None and not (method == ENCRYPTED and config.privacy.inside_clip):
+    if pilot is not None and not (method == ENCRYPTED and _noise_at_any_ratio(config)):
         choice.points_lost, choice.predicted = 0.0, predict(config, pilot, pilot.plain)
     return choice
 

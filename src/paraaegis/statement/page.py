@@ -180,7 +180,10 @@ def _provenance(facts: Facts) -> Iterator[list[str]]:
     config, ciphers = facts.config, facts.method.ciphers(facts.config)
     rounds = plural(facts.rounds, "round") + ("" if facts.place == "site" else f" of {config.federation.rounds}")
     yield ["Configuration", f"`{config.digest()[:16]}`, the first digits of its digest"]
-    yield ["Method and cipher", f"`{config.protect.method}` ({facts.method.summary}), {', '.join(ciphers) or 'none'}"]
+    summary = facts.method.summary
+    if facts.guarantees.training and facts.method.noised:
+        summary += "; here without noise on values, since the noise is in the training"
+    yield ["Method and cipher", f"`{config.protect.method}` ({summary}), {', '.join(ciphers) or 'none'}"]
     yield ["Rounds, sites, data and model", f"{rounds}; {plural(config.federation.clients, 'site')}; {config.subject}"]
     ran = ""
     if facts.path:

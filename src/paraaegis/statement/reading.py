@@ -12,7 +12,7 @@ from paraaegis.privacy.record_guarantee import guarantees
 from paraaegis.runs.guarantees import Account
 
 ALARMS = 0.01  # the share of false alarms for which `caught` is given
-USELESS = 0.9  # noise is called too weak if `caught` is at least this
+USELESS = 0.5  # noise is called too weak if `caught` is at least this
 _DELTAS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7)
 
 
