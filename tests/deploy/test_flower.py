@@ -32,7 +32,8 @@ from paraaegis.runs.run import federate
 
 pytestmark = pytest.mark.timeout(2400)  # on a busy machine every one of Flower's processes takes its time
 SUPPORT = Path(__file__).parents[1] / "support"
-BASE = ("federation.rounds=2", f"federation.min_samples={SAMPLES}", "privacy.epsilon=8.0", "engine.deadline=600",
+BASE = ("federation.rounds=2", f"federation.min_samples={SAMPLES}", "privacy.epsilon=8.0", "privacy.calibration=paper",
+        "engine.deadline=600",
         "protect.ratio=0.2")  # fmt: skip
 SIDE_BY_SIDE = 3
 LOST = 150  # seconds after which a killed node is given up; the server waits as long for nodes to come at first

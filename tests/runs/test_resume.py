@@ -23,7 +23,7 @@ DIGITS = SUPPORT.parents[1] / "configs" / "digits.toml"
 COMMAND = str(Path(sys.executable).with_name("paraaegis"))
 METHODS = {
     "feedback": ["protect.method=paraaegis-feedback", "protect.ratio=0.25"],
-    "static": ["protect.method=paraaegis-static", "protect.ratio=0.25", "engine.checkpoint=2"],
+    "static": ["protect.method=paraaegis-static", "protect.ratio=0.25", "engine.checkpoint=2", "privacy.epsilon=8"],
 }
 
 KILLED = METHODS | {"rlwe": [*METHODS["feedback"], "protect.cipher=rlwe", "engine.checkpoint=2"]}

@@ -41,7 +41,7 @@ class Open(ToyLearner):
 def play(folder: Path, settings: list[str]) -> None:
     rng = np.random.default_rng(0)
     learners = {f"client-{i}": Open(rng.normal(size=(ROUNDS, LENGTH)), 10 + i) for i in range(CLIENTS)}
-    noisy = ["privacy.epsilon=8", "privacy.clip=1", f"federation.clients={CLIENTS}", f"federation.rounds={ROUNDS}"]
+    noisy = ["privacy.clip=1", f"federation.clients={CLIENTS}", f"federation.rounds={ROUNDS}"]
     federate(configure(*noisy, "engine.workers=2", *settings), learners, folder)
 
 
