@@ -24,6 +24,7 @@ from paraaegis.deploy.local_federation import follow, lay_out, write_app
 from paraaegis.engines.flower.certificates import make_node_key
 from paraaegis.engines.flower.processes import FlowerProcesses, free_port
 from paraaegis.errors import RunError
+from paraaegis.methods import find_method
 from paraaegis.protocol.records import RoundRecord
 from paraaegis.runs.assemble import make_keys
 from paraaegis.runs.check import resolve
@@ -32,9 +33,8 @@ from paraaegis.runs.run import federate
 
 pytestmark = pytest.mark.timeout(2400)  # on a busy machine every one of Flower's processes takes its time
 SUPPORT = Path(__file__).parents[1] / "support"
-BASE = ("federation.rounds=2", f"federation.min_samples={SAMPLES}", "privacy.epsilon=8.0", "privacy.calibration=paper",
-        "engine.deadline=600",
-        "protect.ratio=0.2")  # fmt: skip
+BASE = ("federation.rounds=2", f"federation.min_samples={SAMPLES}", "engine.deadline=600", "protect.ratio=0.2")
+NOISE = ("privacy.epsilon=8.0", "privacy.calibration=paper")
 SIDE_BY_SIDE = 3
 LOST = 150  # seconds after which a killed node is given up; the server waits as long for nodes to come at first
 FORBIDDEN = b"not to be looked into"
@@ -45,7 +45,8 @@ METHODS = {"fedavg": 2, "paraaegis-static": 2, "paraaegis-feedback": 2, "lwe-sec
 
 def configured(method, clients, *settings, learner="make_learner"):
     name, *more = NAMES.get(method, (method,))
-    given = [f"protect.method={name}", *more, f"federation.clients={clients}", *settings]
+    noise = NOISE if find_method(name).noised else ()
+    given = [f"protect.method={name}", *more, *noise, f"federation.clients={clients}", *settings]
     config = make_config({}, [*BASE, f"learner=blobs:{learner}", *given])
     return resolve(config, [SAMPLES])
 
