@@ -20,9 +20,9 @@ def run(folder, method, *settings):
 @pytest.mark.parametrize(
     ("method", "settings", "told"),
     [
-        ("fedavg", (), f"a client's contribution: no protection against {', '.join(ADVERSARIES)}"),
+        ("fedavg", (), f"and every record in it: no protection against {', '.join(ADVERSARIES)}"),
         ("paraaegis-feedback", ("protect.ratio=0.5",),
-         "a client's contribution: encryption against server and network; no protection against fellow clients, "),
+         "and every record in it: encryption against server and network; no protection against fellow clients, "),
         ("dp-fedavg", ("privacy.epsilon=2", *NOISED),
          f"ε = 2, δ = 1e-05, unit: client against {', '.join(ADVERSARIES)}; 100% of the budget is spent"),
         ("paraaegis-static", ("privacy.epsilon=2", "protect.ratio=0.5", *NOISED),

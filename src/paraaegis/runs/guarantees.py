@@ -26,7 +26,7 @@ from paraaegis.privacy.guarantee import Guarantee, sensitivity
 from paraaegis.privacy.ledger import ELECTED, METRICS, SAMPLES, SECONDS, TRAINING, Ledger, Release, releases_of
 from paraaegis.privacy.record_budget import training_release
 from paraaegis.privacy.record_guarantee import guarantees
-from paraaegis.privacy.records import record_privacy
+from paraaegis.privacy.records import LARGEST_EPSILON, record_privacy
 from paraaegis.runs.check import resolve
 from paraaegis.runs.folder import RunFolder
 
@@ -188,11 +188,13 @@ def recorded(path: Path) -> Account:
 def privacy_line(path: Path) -> str:
     """Who is protected in the run in this folder, by what, and how much of the budget is spent."""
     shown, config = spending(path), load_config(RunFolder(path).config)
-    unit, whose = ("record", "one record") if shown.training else ("client", "a client's contribution")
     protections: dict[str, list[str]] = {}
     for one in shown.guarantees:
-        if (unit == "client") == one.unit.startswith("client"):
+        if bool(shown.training) != one.unit.startswith("client"):
             protections.setdefault(_protection(one), []).append(one.adversary)
+    noised = any(one.epsilon is not None for one in shown.guarantees)
+    whose = "a client's contribution" + ("" if noised else " and every record in it")
+    whose = "one record" if shown.training else whose
     text = "; ".join(f"{what} against {', '.join(whom)}" for what, whom in protections.items())
     share = shown.spent.share_of_budget if shown.spent else None
     used = "" if share is None else f"; {100 * share:.0f}% of the budget is spent"
@@ -202,7 +204,8 @@ def privacy_line(path: Path) -> str:
 
 def _protection(one: Guarantee) -> str:
     if one.epsilon is not None:
-        return one.figure + (" (given the partition)" if "given the partition" in one.kind else "")
+        weak = ", far too little noise to protect" if one.epsilon > LARGEST_EPSILON else ""
+        return one.figure + (" (given the partition)" if "given the partition" in one.kind else "") + weak
     return {"none": "no protection", "nothing sent": "nothing was sent"}.get(one.kind, "encryption")
 
 
