@@ -36,7 +36,7 @@ WISHES = (
     Wish("10 sites, CNN, ε = 8 per client", ("--model", "cnn", "--pilot", "--epsilon", "8")),
     Wish("10 sites, CNN, ε = 8 per record", ("--model", "cnn-gn", "--pilot", "--epsilon", "8", *RECORD,
                                              "--method", "paraaegis-feedback", "--tolerance", "3")),
-    Wish("50 sites, MLP, 20 MB for all of them", ("--clients", "50", "--model", "mlp", "--megabytes-total", "20",
+    Wish("50 sites, MLP, 200 MB for all of them", ("--clients", "50", "--model", "mlp", "--megabytes-total", "200",
                                                   "--pilot")),
     Wish("10 sites, CNN, the paper's noise", ("--model", "cnn", "--pilot", "--method", "paraaegis-static",
                                               "--set", "privacy.calibration=paper")),
