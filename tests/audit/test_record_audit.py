@@ -14,14 +14,14 @@ from paraaegis.audit.record_checks import as_claimed, check_records
 from paraaegis.audit.records import Game, audit, everything, play_games, stands
 from paraaegis.crypto.streams import system
 from paraaegis.errors import ConfigError
-from paraaegis.learn import owned_loop
+from paraaegis.learn import owned_loop, private
 from paraaegis.learn.private import PrivateGradient
 from paraaegis.privacy import records
 from toy import configure
 
 FEW = 500
 BASE = ("privacy.epsilon=1.0", "privacy.clip=1.5", "privacy.unit=record", "privacy.calibration=tight")
-CONFIG = configure(*BASE)
+CONFIG = configure(*BASE, "privacy.sample_rate=0.1")
 RATES = (0.02, 0.1, 0.5, 1.0)
 
 
@@ -66,7 +66,7 @@ def test_sampling_clipping_and_noise_are_as_claimed(rate):
 def test_an_audit_needs_no_seed_and_has_a_claim_of_its_own():
     result = audit(next(iter(everything().values())), trials=FEW)
     assert result.passed
-    assert (result.rounds, result.steps, result.people) == (2, 10, 5_000)
+    assert (result.rounds, result.steps, result.people) == (2, 4, 5_000)
     assert result.training.repeats.keys() == {"starts", "rounds"}
     assert result.training.correlations.keys() == {"starts", "rounds", "steps", "parameters"}
 
@@ -199,8 +199,8 @@ def test_sampling_twice_as_often_is_caught(monkeypatch):
     def poisson(samples, privacy, rng):
         return real(samples, replace(privacy, sample_rate=2 * privacy.sample_rate), rng)
 
-    real = owned_loop.poisson
-    monkeypatch.setattr(owned_loop, "poisson", poisson)
+    real = private.poisson
+    monkeypatch.setattr(private, "poisson", poisson)
     assert "rate" in contradicted()
     assert refuted()
 
@@ -209,8 +209,8 @@ def test_twice_as_many_steps_are_caught(monkeypatch):
     def poisson(samples, privacy, rng):
         return real(samples, replace(privacy, steps=2 * privacy.steps), rng)
 
-    real = owned_loop.poisson
-    monkeypatch.setattr(owned_loop, "poisson", poisson)
+    real = private.poisson
+    monkeypatch.setattr(private, "poisson", poisson)
     assert "steps" in contradicted()
 
 
@@ -221,7 +221,7 @@ def test_shuffled_batches_passed_off_as_poisson_samples_are_caught(rate, monkeyp
         orders = (rng.permutation(samples) for _ in range(turns))
         return (rows for order in orders for rows in np.array_split(order, privacy.steps // turns))
 
-    monkeypatch.setattr(owned_loop, "poisson", shuffled)
+    monkeypatch.setattr(private, "poisson", shuffled)
     assert contradicted(sampled(rate)) == {"turns", "batches"}
 
 
@@ -231,19 +231,19 @@ def test_batches_of_a_fixed_size_are_caught(rate, monkeypatch):
         size = round(samples * privacy.sample_rate)
         return (rng.choice(samples, size, replace=False) for _ in range(privacy.steps))
 
-    monkeypatch.setattr(owned_loop, "poisson", fixed)
+    monkeypatch.setattr(private, "poisson", fixed)
     assert contradicted(sampled(rate)) == {"batches"}
 
 
 def test_one_batch_for_all_steps_is_caught(monkeypatch):
-    real = owned_loop.poisson
-    monkeypatch.setattr(owned_loop, "poisson", lambda *rest: [next(real(*rest))] * rest[1].steps)
+    real = private.poisson
+    monkeypatch.setattr(private, "poisson", lambda *rest: [next(real(*rest))] * rest[1].steps)
     assert "turns" in contradicted()
 
 
 @pytest.mark.parametrize("rate", RATES[:-1])
 def test_the_same_batches_in_every_round_are_caught(rate, monkeypatch):
-    real, keys = owned_loop.poisson, {}
+    real, keys = private.poisson, {}
     monkeypatch.setattr(record_setup, "record_draws", lambda _: started(keys))
 
     def poisson(samples, privacy, rng):
@@ -259,7 +259,7 @@ def test_the_same_batches_in_every_round_are_caught(rate, monkeypatch):
 
         return lambda _client: generator
 
-    monkeypatch.setattr(owned_loop, "poisson", poisson)
+    monkeypatch.setattr(private, "poisson", poisson)
     assert contradicted(sampled(rate)) == {"draws between rounds"}
 
 
@@ -272,13 +272,13 @@ class Named(np.random.Generator):
 
 
 def test_batches_by_the_public_seed_are_caught_after_a_restart(monkeypatch):
-    real, round_of = owned_loop.poisson, Counter()
+    real, round_of = private.poisson, Counter()
 
     def poisson(samples, privacy, rng):
         round_of["round"] += 1
         return real(samples, privacy, np.random.default_rng(round_of["round"] % 2))
 
-    monkeypatch.setattr(owned_loop, "poisson", poisson)
+    monkeypatch.setattr(private, "poisson", poisson)
     assert contradicted() == {"draws between starts"}
 
 
@@ -293,12 +293,17 @@ def test_seeded_draws_in_place_of_secret_ones_are_caught(monkeypatch):
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_a_group_that_accounting_forgets_is_caught(rate, monkeypatch):
     real = records._event
+    apart = records._apart
     monkeypatch.setattr(records, "_event", lambda step, _: real(step, 1))
-    records.multiplier_for.cache_clear()
+    monkeypatch.setattr(records, "_apart", lambda steps, _: apart(steps, 1))
+    caches = (records.multiplier_for, records._epsilon)
+    for cache in caches:
+        cache.cache_clear()
     try:
         assert refuted(sampled(rate, "privacy.group=3"))
     finally:
-        records.multiplier_for.cache_clear()
+        for cache in caches:
+            cache.cache_clear()
 
 
 def test_noise_for_single_records_where_persons_have_several_is_caught(monkeypatch):

@@ -19,7 +19,7 @@ from two_clients import FEDAVG, FEEDBACK, LENGTH, ME, PEER, STATIC, hand, refuse
 def test_the_first_model_is_the_learners():
     learner = ToyLearner(np.ones((1, 3)))
     learner.initial = lambda: np.array([1, 2, 3], dtype=np.float32)
-    playing = Hand(np.ones((1, 3)))
+    playing = Hand(np.ones((1, 3)), *FEDAVG)
     checked = check_learners({ME: learner})[ME]
     assert start(replace(playing.silos[ME], learner=checked)).weights.tolist() == [1, 2, 3]
 

@@ -143,7 +143,8 @@ def test_repeating_a_step_does_not_repeat_its_noise(monkeypatch):
 @pytest.mark.parametrize(("fraction", "kept"), [("1.0", 2), ("0.5", 10)])
 def test_sums_that_all_have_applied_are_not_kept(fraction, kept):
     federation = federation_of(
-        configure("federation.clients=4", f"federation.fraction={fraction}"), learners_of(np.ones((4, 1, 3)))
+        configure("protect.method=fedavg", "federation.clients=4", f"federation.fraction={fraction}"),
+        learners_of(np.ones((4, 1, 3))),
     )
     deltas = federation.clients[ME].deltas
     for number in range(20):

@@ -165,7 +165,7 @@ def test_a_ledger_that_lost_a_client_of_a_round_is_refused(command, finished, mo
 
 
 def test_a_ledger_that_lost_one_of_a_clients_parts_is_not_whole(tmp_path):
-    run(make_config({}, [*QUICK, "federation.rounds=1"]), tmp_path / "run")
+    run(make_config({}, [*QUICK, "federation.rounds=1", "protect.method=paraaegis-static"]), tmp_path / "run")
     ledger = tmp_path / "run" / "ledger.jsonl"
     spending(tmp_path / "run")
     ledger.write_bytes(ledger.read_bytes()[:-10])  # as a kill cuts it
