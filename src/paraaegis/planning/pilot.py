@@ -6,7 +6,6 @@ import math
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -102,19 +101,16 @@ def run_pilot(
         def records_of(name: str, config: Config, method: str, ratio: float) -> list[RoundRecord]:
             progress(name)
             protect = msgspec.structs.replace(config.protect, method=method, ratio=ratio, decay=1.0)
-            run_one(msgspec.structs.replace(config, protect=protect), Path(place) / name)
-            return RunFolder(Path(place) / name).read_records()
+            return _records(run_one, msgspec.structs.replace(config, protect=protect), Path(place) / name)
 
         def reached(metric: str, ratio: float) -> float:
             with suppress(UpdateError):  # it diverged
                 records = records_of(f"{method} {100 * ratio:g}%", noised, method, ratio)
                 timed[:] = records if config.privacy.unit == "record" else timed  # DP-SGD takes longer
-                value = _final(records, metric)
-                if not math.isnan(value):
-                    return value
+                return _reached(records, metric)
             return _nothing_learnt(metric)
 
-        plain, method = _plain(partial(records_of, REFERENCE), bare, short), priced_as(config.protect.method)
+        plain, method = _plain(records_of, bare, short), priced_as(config.protect.method)
         timed[:] = plain
         shown = choose(metric, plain[-1].metrics)
         reference = _final(plain, shown)
@@ -137,14 +133,14 @@ def run_pilot(
 
 
 def _plain(
-    records_of: Callable[[Config, str, float], list[RoundRecord]], bare: Config, short: Config
+    records_of: Callable[[str, Config, str, float], list[RoundRecord]], bare: Config, short: Config
 ) -> list[RoundRecord]:
     """Plain averaging; with DP-SGD if it diverges without, since learning rates for DP-SGD can be larger."""
     try:
-        return records_of(bare, REFERENCE, 0.0)
+        return records_of(REFERENCE, bare, REFERENCE, 0.0)
     except UpdateError as error:
         if short.privacy.unit == "record":
-            return records_of(short, REFERENCE, 0.0)
+            return records_of(f"{REFERENCE} with DP-SGD", short, REFERENCE, 0.0)
         raise RunError(f"plain averaging diverged in the pilot: {error}; plan without --pilot") from error
 
 
@@ -165,13 +161,21 @@ def try_out(
     """The pilot's metric after as many rounds of another configuration, with the noise of its whole run."""
     progress(f"{config.protect.method}, unit {config.privacy.unit}")
     whole = informed(config, pilot.min_samples)
+    short = _with_noise_of(_with_training_of(_shortened(whole, pilot.rounds), whole), whole)
     with tempfile.TemporaryDirectory(prefix="paraaegis-pilot-") as place, suppress(UpdateError):
-        short = _with_training_of(_shortened(whole, pilot.rounds), whole)
-        run_one(_with_noise_of(short, whole), Path(place) / "run")
-        reached = _final(RunFolder(Path(place) / "run").read_records(), pilot.metric)
-        if not math.isnan(reached):
-            return reached
+        return _reached(_records(run_one, short, Path(place) / "run"), pilot.metric)
     return _nothing_learnt(pilot.metric)
+
+
+def _records(run_one: Callable[[Config, Path], object], config: Config, folder: Path) -> list[RoundRecord]:
+    run_one(config, folder)
+    return RunFolder(folder).read_records()
+
+
+def _reached(records: list[RoundRecord], metric: str) -> float:
+    """The metric in the end; one that is undefined counts as nothing learnt."""
+    value = _final(records, metric)
+    return _nothing_learnt(metric) if math.isnan(value) else value
 
 
 def informed(config: Config, fewest: int) -> Config:
