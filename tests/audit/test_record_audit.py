@@ -195,22 +195,24 @@ def test_the_same_noise_in_every_parameter_is_caught(monkeypatch):
 # Sampling
 
 
-def test_sampling_twice_as_often_is_caught(monkeypatch):
+def sample_twice(monkeypatch, what):
+    """Sample as if this part of the configuration were twice as large."""
+
     def poisson(samples, privacy, rng):
-        return real(samples, replace(privacy, sample_rate=2 * privacy.sample_rate), rng)
+        return real(samples, replace(privacy, **{what: 2 * getattr(privacy, what)}), rng)
 
     real = private.poisson
     monkeypatch.setattr(private, "poisson", poisson)
+
+
+def test_sampling_twice_as_often_is_caught(monkeypatch):
+    sample_twice(monkeypatch, "sample_rate")
     assert "rate" in contradicted()
     assert refuted()
 
 
 def test_twice_as_many_steps_are_caught(monkeypatch):
-    def poisson(samples, privacy, rng):
-        return real(samples, replace(privacy, steps=2 * privacy.steps), rng)
-
-    real = private.poisson
-    monkeypatch.setattr(private, "poisson", poisson)
+    sample_twice(monkeypatch, "steps")
     assert "steps" in contradicted()
 
 

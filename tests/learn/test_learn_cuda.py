@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from learners import Exact, close, cuda, learner, on_each_device, rounds
+from learners import Exact, check_rounds_agree, close, cuda, learner, on_each_device, rounds
 from paraaegis.config import make_config
 from paraaegis.errors import RunError, UpdateError
 from paraaegis.learn.cuda import CudaLearner, take_turns
@@ -31,11 +31,7 @@ def one_thread():
 @pytest.mark.parametrize("how", [{}, {"augment": False}, {"momentum": 0.0}, {"optimizer": "adam", "lr": 1e-4}])
 def test_rounds_give_the_weights_that_the_plain_learner_gives(how, device):
     fast, plain = learner(device=device, **how), learner(TorchLearner, device=device, **how)
-    weights = plain.initial()
-    expected = rounds(plain, weights, range(2))
-    assert close(rounds(fast, weights, range(2)), expected, device)
-    assert not close(weights, expected, device)
-    assert fast.train(weights, 3)[1]["loss"] == pytest.approx(plain.train(weights, 3)[1]["loss"], rel=1e-2)
+    check_rounds_agree(fast, plain, device)
 
 
 @on_each_device

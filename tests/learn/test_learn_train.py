@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from learners import SETTINGS, rounds
 from paraaegis.config import make_config
 from paraaegis.errors import ConfigError, DataError, RunError, UpdateError
 from paraaegis.learn.augment import draw_crops, resample
@@ -37,24 +38,11 @@ def learner(model="cnn", count=40, seed=0, client=0, **changes):
         "images": IMAGES[:count],
         "labels": LABELS[:count],
         "test": (IMAGES[20:], LABELS[20:]),
-        "epochs": 2,
-        "batch": 8,
-        "optimizer": "sgd",
         "lr": 0.05,
-        "momentum": 0.9,
         "augment": False,
-        "mean": (0.5, 0.4, 0.3),
-        "std": (0.2, 0.3, 0.4),
         "batches": lambda number: stream(seed, Purpose.BATCHES, client, number),
-        "device": "cpu",
     }
-    return TorchLearner(**(settings | changes))
-
-
-def rounds(subject, weights, numbers):
-    for number in numbers:
-        weights, _ = subject.train(weights, number)
-    return weights
+    return TorchLearner(**(SETTINGS | settings | changes))
 
 
 def test_a_torch_learner_is_a_learner():

@@ -24,30 +24,36 @@ class Exact(CudaLearner):
     precision = torch.float32
 
 
+SETTINGS = {"epochs": 2, "batch": 8, "optimizer": "sgd", "momentum": 0.9, "mean": (0.5, 0.4, 0.3),
+            "std": (0.2, 0.3, 0.4), "device": "cpu"}  # fmt: skip
+
+
 def learner(kind=Exact, model="cnn", count=45, client=0, **changes):
     settings = {
         "model": build(model, (16, 16, 3), 10, 0),
         "images": IMAGES[:count],
         "labels": LABELS[:count],
         "test": (IMAGES, LABELS),
-        "epochs": 2,
-        "batch": 8,
-        "optimizer": "sgd",
         "lr": 0.01,
-        "momentum": 0.9,
         "augment": True,
-        "mean": (0.5, 0.4, 0.3),
-        "std": (0.2, 0.3, 0.4),
         "batches": lambda number: stream(0, Purpose.BATCHES, client, number),
-        "device": "cpu",
     }
-    return kind(**(settings | changes))
+    return kind(**(SETTINGS | settings | changes))
 
 
 def rounds(subject, weights, numbers):
     for number in numbers:
         weights, _ = subject.train(weights, number)
     return weights
+
+
+def check_rounds_agree(fast, plain, device):
+    """Two rounds change the weights, and alike; a third one has the same loss."""
+    weights = plain.initial()
+    expected = rounds(plain, weights, range(2))
+    assert close(rounds(fast, weights, range(2)), expected, device)
+    assert not close(weights, expected, device)
+    assert fast.train(weights, 3)[1]["loss"] == pytest.approx(plain.train(weights, 3)[1]["loss"], rel=1e-2)
 
 
 def close(a, b, device="cpu"):

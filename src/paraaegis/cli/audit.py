@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,6 @@ from paraaegis.cli.options import Json, Settings, chosen_config, print_json
 if TYPE_CHECKING:
     from paraaegis.audit.games import Audit
     from paraaegis.audit.records import RecordAudit
-    from paraaegis.config import Config
 
 
 def audit(
@@ -59,34 +57,18 @@ def audit(
         if one.privacy.unit != "record":
             games.check_noised(one, rounds)
     audits: list[Audit | RecordAudit] = []
-    for name, one in configs.items():
-        with ticking(f"auditing {name or _title(one)}", _games(one, trials)) as tick:
-            audits.append(_play(one, name, trials, rounds, tick))
+    for given, one in configs.items():
+        of_records = one.privacy.unit == "record"
+        name = given or (records.LABEL if of_records else one.protect.method)
+        play, games_of_a_trial = (records.audit, records.PER_TRIAL) if of_records else (games.audit, 2)
+        with ticking(f"auditing {name}", trials * games_of_a_trial) as tick:
+            audits.append(play(one, name, trials, rounds, tick))
     if as_json:
         print_json(audits)
     else:
         sys.stdout.write(_text(audits) + "\n")
     if not all(one.passed for one in audits):
         sys.exit(1)
-
-
-def _title(config: Config) -> str:
-    from paraaegis.audit.records import LABEL
-
-    return LABEL if config.privacy.unit == "record" else config.protect.method
-
-
-def _games(config: Config, trials: int) -> int:
-    from paraaegis.audit.records import PER_TRIAL
-
-    return trials * (PER_TRIAL if config.privacy.unit == "record" else 2)
-
-
-def _play(config: Config, name: str, trials: int, rounds: int, tick: Callable[[], None]) -> Audit | RecordAudit:
-    from paraaegis.audit import games, records
-
-    play = records.audit if config.privacy.unit == "record" else games.audit
-    return play(config, name or _title(config), trials, rounds, tick)
 
 
 def _text(audits: list[Audit | RecordAudit]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paraaegis.audit.games import Audit, Finding, stands
 from paraaegis.audit.noise import NoiseCheck, PartCheck
+from paraaegis.audit.records import RecordFinding
 from paraaegis.plural import plural
 
 NOTE = (
@@ -27,7 +28,7 @@ def report(audit: Audit) -> str:
     rounds, uploads = plural(audit.rounds, "round"), plural(noise.uploads, "upload")
     lines = [
         f"{audit.name}: {games}, {rounds} each; {uploads} of {noise.values:,} values",
-        *map(_finding, audit.findings),
+        *(finding_text(one, stands(one), one.mu_bound > 0) for one in audit.findings),
         *(line for part in noise.parts for line in _part(part)),
         _repeats(noise),
         "Nothing contradicts a claim." if audit.passed else "A CLAIM IS CONTRADICTED.",
@@ -35,12 +36,13 @@ def report(audit: Audit) -> str:
     return "\n  ".join(lines)
 
 
-def _finding(one: Finding) -> str:
+def finding_text(one: Finding | RecordFinding, stood: bool, detected: bool) -> str:
+    """What games proved against one adversary, and whether the claim stood and the attack detected anything."""
     claimed, proved = f"claimed ε {one.epsilon_claimed:.1f}", f"proves at least {one.epsilon_bound:.1f}"
     text = f"{one.adversary}, unit {one.unit}, δ = {one.delta:g}: {claimed}; the strongest attack we ran {proved}"
-    if stands(one):
+    if stood:
         return text
-    return text + (": CLAIM REFUTED" if one.mu_bound else ": THE ATTACK DETECTED NOTHING, so the games prove nothing")
+    return text + (": CLAIM REFUTED" if detected else ": THE ATTACK DETECTED NOTHING, so the games prove nothing")
 
 
 def _part(part: PartCheck) -> tuple[str, str]:

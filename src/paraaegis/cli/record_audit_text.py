@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from paraaegis.audit.record_checks import Measurement, as_claimed
-from paraaegis.audit.records import RecordAudit, RecordFinding, stands
+from paraaegis.audit.records import RecordAudit, stands
+from paraaegis.cli.audit_text import finding_text
 from paraaegis.plural import plural
 
 NOTE = (
@@ -44,22 +45,13 @@ def record_report(audit: RecordAudit) -> str:
     trainings = f"{plural(training.trainings, 'training')} on {training.people:,} canaries"
     lines = [
         f"{audit.name}: {audit.people:,} canaries, each in or out by a fair coin, {rounds} of {steps}; {trainings}",
-        *map(_finding, audit.findings),
+        *(finding_text(one, stands(one), one.multiplier_bound is not None) for one in audit.findings),
         *map(_measurement, training.measurements),
         *_repeats("draws", "THE SAME RECORDS ARE DRAWN", training.repeats, training.correlation_limit),
         *_repeats("noise", "NOISE REPEATS", training.correlations, training.correlation_limit),
         "Nothing contradicts a claim." if audit.passed else "A CLAIM IS CONTRADICTED.",
     ]
     return "\n  ".join(lines)
-
-
-def _finding(one: RecordFinding) -> str:
-    claimed, proved = f"claimed ε {one.epsilon_claimed:.1f}", f"proves at least {one.epsilon_bound:.1f}"
-    text = f"{one.adversary}, unit {one.unit}, δ = {one.delta:g}: {claimed}; the strongest attack we ran {proved}"
-    if stands(one):
-        return text
-    detected = one.multiplier_bound is not None
-    return text + (": CLAIM REFUTED" if detected else ": THE ATTACK DETECTED NOTHING, so the games prove nothing")
 
 
 def _measurement(one: Measurement) -> str:

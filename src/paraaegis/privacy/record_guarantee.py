@@ -32,11 +32,12 @@ def guarantees(releases: Sequence[Release], privacy: Privacy) -> list[Guarantee]
     trained = (*VALUES, "votes")
     others = [release for release in releases if release.what not in trained or _training_of(release) not in private]
     clients = client_guarantees(releases, privacy)
+    rests = client_guarantees(others, privacy) if private else clients
     return [
         *clients,
         *(
             _of_a_record(whole, rest, trainings, others, privacy, reported(releases))
-            for whole, rest in zip(clients, client_guarantees(others, privacy), strict=True)
+            for whole, rest in zip(clients, rests, strict=True)
         ),
     ]
 
